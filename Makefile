@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 STAMP := $(VENV)/.installed
 DEMO_STAMP := $(VENV)/.installed-for-demo
-FAST_TESTS := -m "not slurm and not torch and not e2e and not slow and not full" tests/agent tests/goodput tests/policy tests/daemon tests/test_*.py
+FAST_TESTS := -m "not slurm and not torch and not e2e and not slow and not full" tests/agent tests/launch tests/system tests/goodput tests/policy tests/daemon tests/test_*.py
 
 .PHONY: demo test docs pictures check test-full lint bench-agent bench-training bench-predictions bench-policy bench-pathologies bench-liars bench-gradient-noise bench-noise bench-users bench-round bench-autoscaling bench-store bench-slurm bench-moves bench-regroup check-simulator test-slurm-versions chaos check-books check-site release clean packages test-packages
 

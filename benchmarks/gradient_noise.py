@@ -33,8 +33,8 @@ import torch
 from torch.utils.data import TensorDataset
 
 import pollux_slurm.torch as pt
+from pollux_slurm.torch.gradients.measured_steps import ProbeSchedule
 from pollux_slurm.torch.gradients.noise_scale import NoiseEstimator, parts_of_consecutive
-from pollux_slurm.torch.gradients.probe_schedule import ProbeSchedule
 from pollux_slurm.torch.session.current_session import current_session, set_session
 from pollux_slurm.torch.wrapped_model.patching import patch
 
@@ -150,7 +150,7 @@ def trained(seed: int, *, by_halves: bool, steps: int) -> Result:
     try:
         optimizer = torch.optim.SGD(network.parameters(), lr=1.0)
         model = pt.AdaptiveDataParallel(network, optimizer)
-        model._pollux.reducer.halves.is_possible = by_halves
+        model._pollux.reducer.measured.halves.is_possible = by_halves
         loader = pt.AdaptiveDataLoader(
             TensorDataset(inputs, labels), batch_size=_BATCH, shuffle=True, seed=seed
         )
@@ -253,7 +253,7 @@ def cost(optimizer_type: Any, width: int, batch_size: int, *, way: str, steps: i
         model = pt.AdaptiveDataParallel(network, optimizer)
         wrapped, meter, empty = model._pollux, Meter(), Meter()
         reducer = wrapped.reducer
-        reducer.halves.is_possible = way == "halves"
+        reducer.measured.halves.is_possible = way == "halves"
         meter.watch(reducer, "_choose_measurement")
         meter.watch(wrapped, "take_step")
         loader = pt.AdaptiveDataLoader(TensorDataset(inputs, labels), batch_size=batch_size, shuffle=True)
@@ -271,7 +271,7 @@ def cost(optimizer_type: Any, width: int, batch_size: int, *, way: str, steps: i
                 # In the training, as it is slower there than in a loop of its own.
                 empty.timed(lambda: None)
                 taken_s.append(now_s - began_s)
-                is_measured.append(reducer._measures)
+                is_measured.append(reducer.measured.measures)
                 began_s = now_s
                 if len(taken_s) >= steps:
                     break

@@ -26,7 +26,7 @@ from pollux_slurm.errors import TraceError
 from pollux_slurm.model import Objective, ProblemJob, ThroughputParameters
 from pollux_slurm.simulator.engine.cluster import Cluster
 from pollux_slurm.simulator.engine.job import GpusByNode, SimulatedJob
-from pollux_slurm.simulator.engine.measurement_noise import MeasurementNoise
+from pollux_slurm.simulator.engine.measurements import MeasurementNoise
 from pollux_slurm.simulator.engine.simulation import simulate
 from pollux_slurm.simulator.experiments.settings import RunSettings
 from pollux_slurm.simulator.inputs.applications import Application, read_applications
@@ -95,7 +95,7 @@ class UnguardedAgents(Agents):
     """Agents for which every measurement is confirmed."""
 
     def _fit(self, job: SimulatedJob, gpu_type: str, previous: ThroughputParameters | None) -> _Fit:
-        seen = job.measurements[gpu_type]
+        seen = job.measured.by_type[gpu_type]
         for situation, one in seen.items():
             seen[situation] = replace(one, confirmed=True)
         return super()._fit(job, gpu_type, previous)

@@ -29,7 +29,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pollux_slurm.agent.launch.local_runs import find_local_run
+from pollux_slurm.launch.run.local_runs import find_local_run
 
 SIZES = (1, 2, 3, 2, 4, 1)
 STEPS_BETWEEN = 4

@@ -9,7 +9,7 @@ import itertools
 import os
 from pathlib import Path
 
-from pollux_slurm.agent.node.environment import read_environment
+from pollux_slurm.agent.environment.job_environment import read_environment
 
 
 def checkpoint_path() -> str | None:

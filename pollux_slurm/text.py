@@ -79,7 +79,12 @@ def ago_text(moment: datetime | None, now: datetime) -> str:
 
 def since_text(moment: datetime, now: datetime) -> str:
     """Return the time from a moment to `now` as `ago_text` does, for `since 1.5 h`."""
-    return duration_text(max(round((now - moment).total_seconds()), 0))
+    return duration_text(seconds_since(moment, now))
+
+
+def seconds_since(moment: datetime, now: datetime) -> int:
+    """Return whole seconds from a moment to `now`, 0 from one ahead of it."""
+    return max(round((now - moment).total_seconds()), 0)
 
 
 def moment_text(at: datetime | None) -> str:

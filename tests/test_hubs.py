@@ -14,11 +14,6 @@ from tests.test_layers import FILES, PACKAGE, imported_files, tree_of
 
 MOST_METHODS, MOST_LINES = 20, 60
 
-# The file whose import closes the circle, and the one that it names for a type only.
-CIRCLES = {
-    ("simulator/experiments/bounds.py", "simulator/experiments/kept_runs.py"): "a run has its bounds",
-}
-
 _FRAMEWORK = "it overrides the methods of a framework's class"
 _SPLIT = "it holds several ideas, and is to be split"
 _WAYS = "Slurm's interface: a method a command"
@@ -27,7 +22,6 @@ CLASSES = {
     "huggingface/accelerator.py:PolluxAccelerator": _FRAMEWORK,
     "huggingface/trainer.py:PolluxTrainerMixin": _FRAMEWORK,
     "lightning/strategy.py:PolluxStrategy": _FRAMEWORK,
-    "simulator/engine/job.py:SimulatedJob": _SPLIT,
     "slurm/client.py:SlurmClient": _WAYS,
     "slurm/commands/command_client.py:CommandClient": _WAYS,
     "slurm/merging_client.py:MergingClient": _WAYS,
@@ -38,15 +32,11 @@ CLASSES = {
 }
 
 _SEARCH = "one search over arrays, with its algebra above its lines"
-_CHECKS = "checks, one after the other"
 FUNCTIONS = {
-    "agent/submit/submission_plan.py:plan_submission": _CHECKS,
     "daemon/service/metrics.py:DaemonMetrics.__init__": "a metric after the other",
     "report/parts/fairness.py:fairness_part": "a part of a page, a chart after the other",
     "report/spans/tables.py:times_part": "a part of a page, a table after the other",
     "simulator/experiments/axis_plots.py:_plot": "a figure, an axis after the other",
-    "torch/api/data_parallel.py:AdaptiveDataParallel.__init__": _SPLIT,
-    "torch/session/session.py:Session.__init__": _SPLIT,
 }
 
 
@@ -56,24 +46,7 @@ def name_of(file: Path) -> str:
 
 def test_that_no_files_import_each_other_in_a_circle() -> None:
     graph = {name_of(file): {name_of(other) for other in imported_files(file)} for file in FILES}
-    unneeded = [pair for pair in CIRCLES if pair[1] not in graph.get(pair[0], ())]
-    for importer, imported in CIRCLES:
-        graph[importer].discard(imported)
     graphlib.TopologicalSorter(graph).prepare()
-    for importer, imported in CIRCLES:
-        if reaches(graph, imported, importer):
-            continue
-        unneeded.append((importer, imported))
-    assert unneeded == [], "they close no circle: take them off the list"
-
-
-def reaches(graph: dict[str, set[str]], start: str, end: str) -> bool:
-    seen, left = {start}, [start]
-    while left:
-        for other in graph[left.pop()] - seen:
-            seen.add(other)
-            left.append(other)
-    return end in seen
 
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

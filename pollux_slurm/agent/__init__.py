@@ -1,6 +1,5 @@
-"""The agent, without torch: launching and submitting jobs, measuring steps, reporting, the checkpoint folder.
+"""The agent, without torch: what lives in a training process, and what it agrees on with its launcher.
 
-May be imported by `agent/anchor`, `agent/checkpoints`, `agent/launch`, `agent/measure`,
-`agent/membership`, `agent/node`, `agent/step`, `agent/submit`, `cli`, `daemon`, `functions`,
-`rehearsal`, `simulator`, `torch`, `trackers`.
+May be imported by `agent/checkpoints`, `agent/measure`, `agent/membership`, `functions`, `launch`,
+`rehearsal`, `torch`.
 """

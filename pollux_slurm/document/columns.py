@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from datetime import date, datetime
 from typing import Any, Literal
 
@@ -41,7 +41,7 @@ class Kind(enum.Enum):
     DAY = "day"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Column:
     """`key` names it for programs, `title`, with the unit, for people.
 
@@ -54,6 +54,7 @@ class Column:
     key: str
     title: str
     kind: Kind = Kind.NUMBER
+    _: KW_ONLY
     value: Callable[[Any], Value] | None = None
     shown: bool = True
     is_sentence: bool = False
@@ -118,9 +119,24 @@ class Data:
         return f"{num_shown:,} of {len(self.rows):,} rows, {which}"
 
 
-def rows_of(records: Iterable[object], columns: Sequence[Column]) -> tuple[tuple[Value, ...], ...]:
-    """Return a row for each record: the columns' values."""
-    return tuple(tuple(column.of(record) for column in columns) for record in records)
+def table_of(
+    key: str,
+    records: Iterable[object],
+    columns: Sequence[Column],
+    *,
+    title: str = "",
+    note: str = "",
+    keep: Literal["first", "last", "spread"] = "first",
+) -> Data:
+    """Return a table with a row for each record."""
+    return Data(
+        key=key,
+        title=title,
+        columns=tuple(columns),
+        rows=tuple(tuple(column.of(record) for column in columns) for record in records),
+        note=note,
+        keep=keep,
+    )
 
 
 def text_of(value: Value, kind: Kind, *, most: int = 120) -> str:

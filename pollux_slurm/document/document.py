@@ -5,7 +5,7 @@ Every form is made from the same document, so that all agree.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from datetime import datetime
 
 from pollux_slurm.document.charts.rendering import Chart
@@ -14,7 +14,7 @@ from pollux_slurm.document.columns import Data, Kind, Value, text_of
 from pollux_slurm.errors import UsageError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Fact:
     """One value of the report's subject. `text` is shown instead of the value where it is clearer;
     `wide` values take a line of their own.
@@ -24,6 +24,7 @@ class Fact:
     title: str
     value: Value
     kind: Kind = Kind.TEXT
+    _: KW_ONLY
     text: str = ""
     wide: bool = False
 

@@ -22,10 +22,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from pollux_slurm.agent.node.environment import JobEnvironment
-from pollux_slurm.agent.private_files import read_private, write_private
+from pollux_slurm.agent.environment.job_environment import JobEnvironment
 from pollux_slurm.errors import ConfigError, JobFailedError, PrivateFileError
 from pollux_slurm.json_texts import parse_json
+from pollux_slurm.system.private_files import read_private, write_private
 
 CALL, CALL_INFO, JOB = "call.pkl", "call.json", "job.json"
 

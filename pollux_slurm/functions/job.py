@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from pollux_slurm.agent.private_files import write_private
 from pollux_slurm.config import load_config
 from pollux_slurm.errors import FunctionError, JobFailedError, PolluxError, SlurmUnavailable, UnknownJobError
 from pollux_slurm.functions.files import JOB, Outcome, read_json, read_outcomes
-from pollux_slurm.process_control import ProcessRecord, is_running, send_signal
+from pollux_slurm.system.private_files import write_private
+from pollux_slurm.system.process_control import ProcessRecord, is_running, send_signal
 
 if TYPE_CHECKING:
     from pollux_slurm.store.contract.interface import JobRecord

@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pollux_slurm.agent.environment.job_environment import read_environment
 from pollux_slurm.agent.exit_codes import STOPPED_EXIT_CODES, LeftTraining
-from pollux_slurm.agent.node.environment import read_environment
 from pollux_slurm.errors import UsageError
 from pollux_slurm.functions.files import (
     CALL,

@@ -15,24 +15,29 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar, overload
 
-from pollux_slurm.agent.node.node_program import visible_gpus
-from pollux_slurm.agent.private_files import write_private
-from pollux_slurm.agent.submit.given_words import POLLUX_OPTIONS
-from pollux_slurm.agent.submit.room_for_wings import RoomForWings
-from pollux_slurm.agent.submit.submission import submit_plan
-from pollux_slurm.agent.submit.submission_plan import (
-    SubmissionPlan,
-    absolute,
-    plan_submission,
-)
-from pollux_slurm.agent.submit.token import checkpoints_folder, make_private_dir, new_token, remove_empty_dirs
+from pollux_slurm.agent.environment.token import new_token
 from pollux_slurm.config import Config, load_config
 from pollux_slurm.errors import SlurmCommandError, SlurmUnavailable, UsageError
 from pollux_slurm.functions.files import CALL, CALL_INFO, JOB, cloudpickle, write_json
 from pollux_slurm.functions.job import SubmittedJob
-from pollux_slurm.process_control import spawn
+from pollux_slurm.launch.node.node_program import visible_gpus
+from pollux_slurm.launch.submit.checkpoint_folder import (
+    checkpoints_folder,
+    make_private_dir,
+    remove_empty_dirs,
+)
+from pollux_slurm.launch.submit.given_words import POLLUX_OPTIONS
+from pollux_slurm.launch.submit.room_for_wings import RoomForWings
+from pollux_slurm.launch.submit.submission import submit_plan
+from pollux_slurm.launch.submit.submission_plan import (
+    SubmissionPlan,
+    absolute,
+    plan_submission,
+)
 from pollux_slurm.slurm.connection import make_runner
 from pollux_slurm.slurm.sbatch.options import PYXIS_OPTIONS, SBATCH_OPTIONS, parse_words
+from pollux_slurm.system.private_files import write_private
+from pollux_slurm.system.process_control import spawn
 from pollux_slurm.text import one_line
 
 R = TypeVar("R")

@@ -1,6 +1,6 @@
 """The frozen types that cross layers. No I/O, no formulas beyond one-line properties.
 
-May be imported by `agent`, `cli`, `daemon`, `goodput`, `huggingface`, `now`, `policy`, `report`,
+May be imported by `agent`, `cli`, `daemon`, `goodput`, `huggingface`, `launch`, `now`, `policy`, `report`,
 `simulator`, `slurm`, `store`, `torch`.
 
 Six files: allocations; wings of jobs that move in place; one job's goodput model; nodes and jobs of Slurm;

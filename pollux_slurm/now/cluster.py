@@ -15,7 +15,6 @@ from datetime import datetime, timedelta
 
 from pollux_slurm.model import Allocation, ClusterSnapshot, JobState
 from pollux_slurm.now.daemon_text import daemon_absence_text
-from pollux_slurm.now.decision_text import short_reason
 from pollux_slurm.now.jobs import JobNow, is_moving, jobs_left_held, jobs_now
 from pollux_slurm.store.contract.interface import DaemonStatus, NodeRecord, Reallocation, Store
 from pollux_slurm.text import ago_text
@@ -54,16 +53,6 @@ class NodeNow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DecisionNow:
-    """The last decision about one job that is not over; `reason` is short, and for people."""
-
-    slurm_job_id: str
-    at: datetime
-    allocation: Allocation
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterNow:
     """All that is shown of now.
 
@@ -90,13 +79,25 @@ class ClusterNow:
     @property
     def daemon_sentence(self) -> str:
         """Whether a daemon runs, and how old its last round is."""
-        last = self.daemon.last_round_at
         if self.missing is not None:
             return f"{self.missing[0].upper()}{self.missing[1:]}."
-        if last is None:
-            return "A daemon runs; it has made no round yet."
+        last = self.last_round_text
+        return "A daemon runs; it has made no round yet." if last is None else f"The last round was {last}."
+
+    @property
+    def last_round_text(self) -> str | None:
+        """How long ago the last round was, and what it moved in shadow mode; None before the first."""
         shadow = ", in shadow mode: it moved nothing" if self.daemon.is_shadow else ""
-        return f"The last round was {ago_text(last, self.read_at)}{shadow}."
+        last = self.daemon.last_round_at
+        return None if last is None else f"{ago_text(last, self.read_at)}{shadow}"
+
+    @property
+    def num_gpus(self) -> int:
+        return sum(node.num_gpus for node in self.nodes)
+
+    @property
+    def num_held(self) -> int:
+        return sum(node.num_held for node in self.nodes)
 
     @property
     def moves(self) -> tuple[tuple[JobNow, Reallocation], ...]:
@@ -105,22 +106,16 @@ class ClusterNow:
         return tuple(sorted(found, key=lambda one: one[1].id))
 
     @property
-    def decisions(self) -> tuple[DecisionNow, ...]:
-        """The last decision about each job that is not over and not being moved, the newest first."""
+    def decided(self) -> tuple[JobNow, ...]:
+        """The jobs with a last decision that are not over and not being moved, the newest decision first."""
         found = [
-            DecisionNow(
-                slurm_job_id=job.record.slurm_job_id,
-                at=job.record.last_decision_at,
-                allocation=job.record.last_decision,
-                reason=short_reason(job.record),
-            )
+            (job.record.last_decision_at, job)
             for job in self.jobs
-            if not job.record.state.is_over
-            and job.record.open_reallocation is None
+            if not (job.record.state.is_over or job.record.open_reallocation is not None)
             and job.record.last_decision is not None
             and job.record.last_decision_at is not None
         ]
-        return tuple(sorted(found, key=lambda one: one.at, reverse=True))
+        return tuple(job for _, job in sorted(found, key=lambda one: one[0], reverse=True))
 
     def state_of(self, job: JobNow) -> str:
         """Return a job's state as one word; without a daemon, no job is moving."""

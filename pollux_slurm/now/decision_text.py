@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 _MORE = {
     "capacity": "other jobs gain more from more GPUs for now; it gets more when some of those end",
     "max_gpus": "its owner allows no more: pollux change JOB --max-gpus N",
-    "exploration": "it may at most double its largest number of GPUs so far; it can grow further once it has "
-    "reported from this number",
+    "exploration": "it may have at most four times the GPUs that it has reported from; it can grow further "
+    "once it has reported from this number",
     "penalty": "a move would cost it more than more GPUs bring; each round decides that anew",
     "placement": "the free GPUs are not where a larger allocation would fit",
     "cpus": "where GPUs are free there are too few CPUs: request fewer per GPU (--cpus-per-gpu)",
@@ -79,11 +79,8 @@ def summary(decided: DecisionRecord, record: JobRecord, now: str | None = None) 
         return f"{first} {'is left' if now is None else 'left it'} as it is: {excluded}"
     has = gpus_text(job.allocation, job.gpu_type)
     size = record.allocation.num_gpus or job.allocation.num_gpus
-    why = why_not_more(
-        "max_gpus" if has_maximum(size, record.terms.max_gpus, job.bound_by) else job.bound_by,
-        job.pinned_because,
-        was_moving=moved_since(decided, record),
-    )
+    bound = present_bound(size, record.terms.max_gpus, job.bound_by)
+    why = why_not_more(bound, job.pinned_because, was_moving=moved_since(decided, record))
     return f"{first}: {has}; not more: {why}"
 
 
@@ -91,9 +88,10 @@ def summary(decided: DecisionRecord, record: JobRecord, now: str | None = None) 
 _STRONGER = ("max_gpus", "nothing", "rigid")
 
 
-def has_maximum(num_gpus: int, max_gpus: int | None, bound_by: str | None) -> bool:
-    """Whether what keeps a job from more GPUs is that it has the maximum that its owner allows."""
-    return max_gpus is not None and num_gpus >= max_gpus and bound_by not in _STRONGER
+def present_bound(num_gpus: int, max_gpus: int | None, bound_by: str) -> str:
+    """Return what keeps a job from more GPUs: what bound a decision, or the maximum that it has by now."""
+    has_maximum = max_gpus is not None and num_gpus >= max_gpus and bound_by not in _STRONGER
+    return "max_gpus" if has_maximum else bound_by
 
 
 def short_reason(record: JobRecord) -> str:
@@ -101,8 +99,7 @@ def short_reason(record: JobRecord) -> str:
     if record.paused_at is not None:
         return f"it is {paused(record)}"
     bound = record.last_decision_bound_by or "nothing"
-    if has_maximum(record.allocation.num_gpus, record.terms.max_gpus, bound):
-        bound = "max_gpus"
+    bound = present_bound(record.allocation.num_gpus, record.terms.max_gpus, bound)
     return record.not_moved_reason or why_not_more(bound, None, was_moving=False)
 
 

@@ -14,12 +14,13 @@ from pollux_slurm.now.failure_line import failure_of_job
 from pollux_slurm.now.known_jobs import describe_unknown_job
 from pollux_slurm.now.present_state import missing_reports
 from pollux_slurm.now.slurm_reading import read_slurm
+from pollux_slurm.store.contract.interface import DecidedJob, DecisionRecord
 
 if TYPE_CHECKING:
     from pollux_slurm.config import Config
     from pollux_slurm.model import JobDecision, Problem, ProblemJob, ReallocationWay
     from pollux_slurm.now.jobs import JobNow
-    from pollux_slurm.store.contract.interface import DaemonStatus, DecisionRecord, Reallocation, Store
+    from pollux_slurm.store.contract.interface import DaemonStatus, Reallocation, Store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,27 +51,12 @@ class Outlook:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Solved:
-    """The decision that a job's is part of; without `round_id`, `at` and `shadow` where it is of a file."""
-
-    objective: str
-    solver: str
-    fitness: float
-    upper_bound: float | None
-    gap: float | None
-    timed_out: bool
-    gpu_prices: tuple[tuple[str, float], ...]
-    round_id: int | None = None
-    at: datetime | None = None
-    shadow: bool | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Explained:
     """All that `pollux explain` says of a job.
 
     - `explanation`: the decision in the policy's terms, or why there is none
     - `excluded_reason`: why the decision, or each round, leaves the job out
+    - `decided`: the decision, with what else it was part of
     - `job`: as the store and Slurm show it; None for one of a file, or that the store does not know
     - `is_last`: whether the decision is the last one, so that the present state belongs to it
     - `failure`: the line of a failed job's log that says why
@@ -79,8 +65,7 @@ class Explained:
     job_id: str
     explanation: str
     excluded_reason: str | None = None
-    decision: JobDecision | None = None
-    solved: Solved | None = None
+    decided: DecidedJob | None = None
     outlook: Outlook | None = None
     max_gpus: int | None = None
     was_moving: bool = False
@@ -89,6 +74,15 @@ class Explained:
     refused: tuple[str, ...] = ()
     silent: str | None = None
     failure: str | None = None
+
+    @property
+    def decision(self) -> JobDecision | None:
+        return None if self.decided is None else self.decided.job
+
+    @property
+    def round(self) -> DecisionRecord | None:
+        """The decision as a round's, None for one of a file."""
+        return self.decided if isinstance(self.decided, DecisionRecord) else None
 
     @property
     def present(self) -> JobNow | None:
@@ -166,8 +160,7 @@ def explain_job(
         job_id=job_id,
         explanation=explanation,
         excluded_reason=left_out if found is None else found.excluded_reason,
-        decision=None if found is None else found.job,
-        solved=None if found is None else _of_record(found),
+        decided=found,
         outlook=None if found is None else _recorded_outlook(store, found, job, is_last=is_last),
         max_gpus=record.terms.max_gpus if is_last else None,
         was_moving=is_last and not is_over and found is not None and moved_since(found, record),
@@ -190,37 +183,25 @@ def explain_problem(problem: Problem, job_id: str) -> Explained:
     decision = decide(problem)
     job = next(one for one in decision.jobs if one.job_id == job_id)
     excluded = dict(decision.excluded).get(job_id)
+    decided = DecidedJob(
+        objective=problem.objective.name,
+        solver=decision.solver,
+        fitness=decision.fitness,
+        upper_bound=decision.upper_bound,
+        gap=decision.gap,
+        timed_out=decision.timed_out,
+        gpu_prices=decision.gpu_prices,
+        job=job,
+        excluded_reason=excluded,
+        explanation=explanation(job, excluded),
+    )
     return Explained(
         job_id=job_id,
-        explanation=explanation(job, excluded),
+        explanation=decided.explanation,
         excluded_reason=excluded,
-        decision=job,
-        solved=Solved(
-            objective=problem.objective.name,
-            solver=decision.solver,
-            fitness=decision.fitness,
-            upper_bound=decision.upper_bound,
-            gap=decision.gap,
-            timed_out=decision.timed_out,
-            gpu_prices=decision.gpu_prices,
-        ),
+        decided=decided,
         outlook=_outlook(problem, asked, job) if excluded is None else None,
         max_gpus=asked.max_gpus,
-    )
-
-
-def _of_record(found: DecisionRecord) -> Solved:
-    return Solved(
-        objective=found.objective,
-        solver=found.solver,
-        fitness=found.fitness,
-        upper_bound=found.upper_bound,
-        gap=found.gap,
-        timed_out=found.timed_out,
-        gpu_prices=found.gpu_prices,
-        round_id=found.round_id,
-        at=found.at,
-        shadow=found.shadow,
     )
 
 

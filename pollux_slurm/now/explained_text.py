@@ -7,15 +7,15 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from pollux_slurm.model import JobState, ReallocationCause
-from pollux_slurm.now.decision_text import ended, gpus_text, has_maximum, kind_text, why_not_more
+from pollux_slurm.now.decision_text import ended, gpus_text, kind_text, present_bound, why_not_more
 from pollux_slurm.now.present_state import present_state
 from pollux_slurm.now.promises import outcome_text
 from pollux_slurm.text import duration_text, moment_text, number_text, plural
 
 if TYPE_CHECKING:
     from pollux_slurm.model import JobDecision
-    from pollux_slurm.now.explained import Explained, Outlook, Solved
-    from pollux_slurm.store.contract.interface import JobRecord
+    from pollux_slurm.now.explained import Explained, Outlook
+    from pollux_slurm.store.contract.interface import DecisionRecord, JobRecord
 
 Lines = Iterator[str]
 
@@ -23,9 +23,9 @@ Lines = Iterator[str]
 def lines(known: Explained, *, details: bool = False) -> list[str]:
     """Return the text for people: the decision in the owner's terms, and with `details` in the policy's."""
     found = [*_owners_lines(known)]
-    if known.solved is not None and known.solved.round_id is not None and not known.is_over:
-        shadow = ", in shadow mode: not enacted" if known.solved.shadow else ""
-        found += _line("round", f"{_round(known.solved)}{shadow}")
+    if known.round is not None and not known.is_over:
+        shadow = ", in shadow mode: not enacted" if known.round.shadow else ""
+        found += _line("round", f"{_round(known.round)}{shadow}")
     found += [*_paused(known), *_warnings(known)]
     found += [line for text in known.refused for line in _line("refused", text)]
     if known.present is not None and not known.is_over:
@@ -66,16 +66,16 @@ def _owners_lines(known: Explained) -> Lines:
 def _over(known: Explained, record: JobRecord) -> Lines:
     """Yield how and when a job ended, and its last decision."""
     yield f"job {known.job_id} {ended(record)}"
-    if known.decision is None or known.solved is None:
+    if known.decision is None or known.round is None:
         yield from _line("last", known.explanation)
         return
-    shadow = ", in shadow mode" if known.solved.shadow else ""
+    shadow = ", in shadow mode" if known.round.shadow else ""
     last = (
         f"left as it was: {known.excluded_reason}"
         if known.excluded_reason is not None
         else gpus_text(known.decision.allocation, known.decision.gpu_type)
     )
-    yield from _line("last", f"round {_round(known.solved)}{shadow}: {last}")
+    yield from _line("last", f"round {_round(known.round)}{shadow}: {last}")
 
 
 def _headlines(known: Explained) -> Lines:
@@ -138,8 +138,7 @@ def _reasons(known: Explained, decision: JobDecision) -> Lines:
     yield from _predicted(decision, outlook)
     yield from _measured(known)
     has = 0 if known.present is None else known.present.record.allocation.num_gpus
-    is_maximum = has_maximum(has or decision.allocation.num_gpus, known.max_gpus, decision.bound_by)
-    bound = "max_gpus" if is_maximum else decision.bound_by
+    bound = present_bound(has or decision.allocation.num_gpus, known.max_gpus, decision.bound_by)
     why = why_not_more(bound, decision.pinned_because, was_moving=known.was_moving)
     yield from _line("not more", f"at that time: {why}" if known.is_over else why)
     yield from _line("share", (outlook and outlook.share_note) or "")
@@ -250,7 +249,7 @@ def _warnings(known: Explained) -> Lines:
 
 def _details(known: Explained, decision: JobDecision) -> Lines:
     yield from _line("policy", known.explanation)
-    solved = known.solved
+    solved = known.decided
     if known.excluded_reason is not None or solved is None:
         return
     if (batch := decision.batch) is not None:
@@ -277,7 +276,7 @@ def _line(name: str, text: str) -> Lines:
         yield f"  {name:<10} {text}"
 
 
-def _round(solved: Solved) -> str:
+def _round(solved: DecisionRecord) -> str:
     return f"{solved.round_id}, {_moment(solved.at)}"
 
 

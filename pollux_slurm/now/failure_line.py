@@ -10,8 +10,8 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pollux_slurm.agent.launch.crash_report import HAS_FAILED
 from pollux_slurm.errors import SlurmError
+from pollux_slurm.launch.run.crash_report import HAS_FAILED
 
 if TYPE_CHECKING:
     from pollux_slurm.config import Config

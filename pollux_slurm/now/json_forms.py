@@ -2,70 +2,46 @@
 
 from __future__ import annotations
 
+import enum
 from datetime import datetime
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+from pollux_slurm.document.forms.exports import plain
+from pollux_slurm.model import Allocation, PromiseState
 from pollux_slurm.now.decision_text import ended, move_text
-from pollux_slurm.now.present_state import missing_reports, present_state, warnings_as_dicts
-from pollux_slurm.now.promises import promise_as_dict
+from pollux_slurm.now.present_state import missing_reports, present_state
+from pollux_slurm.now.promises import outcome_text
 
 if TYPE_CHECKING:
-    from pollux_slurm.model import JobDecision
-    from pollux_slurm.now.explained import Explained, Outlook, Solved
+    from pollux_slurm.now.explained import Explained
     from pollux_slurm.now.jobs import JobNow
+    from pollux_slurm.store.contract.interface import JobRecord
+
+_BATCH = "global_batch_size atomic_batch_size accumulation_steps"
+_COSTS = "restarts=num_restarts mean_restart_delay_s mean_standstill_s mean_warm_up_s"
 
 
 def job_as_dict(shown: JobNow, now: datetime) -> dict[str, Any]:
     """Return one job as plain containers, the form of `pollux status --json`."""
-    record, sample, measured = shown.record, shown.record.sample, shown.measured
-    reallocation, batch = record.open_reallocation, measured.batch if measured else None
+    record, measured, move = shown.record, shown.measured, shown.record.open_reallocation
     return {
-        "slurm_job_id": record.slurm_job_id,
-        "name": record.name,
-        "user_name": record.user_name,
-        "account": record.account,
-        "partition": record.partition,
-        "state": record.state.value,
-        "paused_at": _iso(record.paused_at),
-        "submitted_at": _iso(record.submitted_at),
-        "started_at": _iso(record.started_at),
-        "finished_at": _iso(record.finished_at),
-        "min_gpus": record.terms.min_gpus,
-        "max_gpus": record.terms.max_gpus,
-        "num_gpus": record.allocation.num_gpus,
-        "allocation": record.allocation.as_dict(),
-        "global_batch_size": batch.global_batch_size if batch else None,
-        "atomic_batch_size": batch.atomic_batch_size if batch else None,
-        "accumulation_steps": batch.accumulation_steps if batch else None,
-        "throughput": measured.throughput if measured else None,
-        "predicted_throughput": measured.predicted_throughput if measured else None,
-        "efficiency": measured.efficiency if measured else None,
-        "goodput": measured.goodput if measured else None,
-        "epoch": sample.epoch if sample else None,
-        "total_epochs": sample.total_epochs if sample else None,
-        "restarts": record.num_restarts,
-        "mean_restart_delay_s": record.mean_restart_delay_s,
-        "mean_standstill_s": record.mean_standstill_s,
-        "mean_warm_up_s": record.mean_warm_up_s,
-        "speedup": record.last_decision_speedup,
-        "last_decision": record.last_decision.as_dict() if record.last_decision else None,
-        "last_decision_at": _iso(record.last_decision_at),
-        "bound_by": record.last_decision_bound_by,
-        "checkpoint_bytes": record.checkpoint_bytes,
-        "warnings": warnings_as_dicts(record),
-        "reported_at": _iso(sample.at if sample else None),
+        **_of(record, "slurm_job_id name user_name account partition state"),
+        **_of(record, "paused_at submitted_at started_at finished_at"),
+        **_of(record.terms, "min_gpus max_gpus"),
+        **_of(record, "num_gpus=allocation.num_gpus allocation"),
+        **_of(measured and measured.batch, _BATCH),
+        **_of(measured, "throughput predicted_throughput efficiency goodput"),
+        **_of(record.sample, "epoch total_epochs"),
+        **_of(record, _COSTS),
+        **_of(record, "speedup=last_decision_speedup last_decision last_decision_at"),
+        **_of(record, "bound_by=last_decision_bound_by checkpoint_bytes"),
+        "warnings": _warnings(record),
+        **_of(record.sample, "reported_at=at"),
         "silent": missing_reports(record, now),
-        "excluded_reason": record.not_moved_reason,
-        "promise": promise_as_dict(record),
-        "reallocation": None
-        if reallocation is None
-        else {
-            "step": reallocation.step.value,
-            "cause": reallocation.cause.value,
-            "way": reallocation.way.value,
-            "source": reallocation.source.as_dict(),
-            "target": reallocation.target.as_dict(),
-        },
+        **_of(record, "excluded_reason=not_moved_reason"),
+        "promise": _promise(record),
+        "reallocation": None if move is None else _of(move, "step cause way source target"),
         "state_from": "slurm" if shown.is_now else "store",
         "held": shown.held,
     }
@@ -73,141 +49,102 @@ def job_as_dict(shown: JobNow, now: datetime) -> dict[str, Any]:
 
 def explained_as_dict(known: Explained) -> dict[str, Any]:
     """Return all facts of a decision as plain containers, null where they are not known."""
-    present = known.present
-    because = None if present is None or known.is_over else present.record.not_moved_reason
+    job, outlook, has_rate = known.decision, known.outlook, False
+    if outlook is not None:
+        has_rate = outlook.throughput is not None
+    because = None if known.present is None or known.is_over else known.present.record.not_moved_reason
     return {
-        "slurm_job_id": known.job_id,
-        "explanation": known.explanation,
-        "excluded_reason": known.excluded_reason,
-        **_solved(known.solved),
-        **_decision(known.decision),
-        **_outlook(known.outlook),
-        "max_gpus": known.max_gpus,
-        "moved_since": known.was_moving,
+        **_of(known, "slurm_job_id=job_id explanation excluded_reason"),
+        **_of(known.round, "round=round_id at shadow"),
+        **_of(known.decided, "objective solver fitness upper_bound gap timed_out"),
+        "gpu_prices": None if known.decided is None else dict(known.decided.gpu_prices),
+        **_of(job, "allocation num_gpus=allocation.num_gpus num_nodes=allocation.num_nodes gpu_type goodput"),
+        **_of(job, "speedup penalty"),
+        **_of(job and job.batch, _BATCH),
+        **_of(job, "bound_by cost_to_others=cost"),
+        "runner_up": None
+        if job is None or job.runner_up is None
+        else _of(job, "num_gpus=runner_up.num_gpus num_nodes=runner_up.num_nodes gpu_type=runner_up_gpu_type")
+        | _of(job, "speedup=runner_up_speedup extra_cost_to_others=runner_up_cost"),
+        **_of(job, "declared_gain declaration_doubt pinned_because"),
+        **_of(outlook, "before model_doubt kind_note share share_note way move_delay_s"),
+        "predicted": _of(outlook, "throughput efficiency") if has_rate else None,
+        "one_gpu_more": _of(outlook, "num_gpus=num_gpus_more speedup=speedup_more") if has_rate else None,
+        **_of(outlook, "speedup_over_one_gpu=over_one_gpu size_before speedup_over_before=over_before"),
+        **_of(known, "max_gpus moved_since=was_moving"),
         "refused": list(known.refused),
         "not_moved": because,
-        **_present(present),
-        "warnings": [] if known.job is None else warnings_as_dicts(known.job.record),
-        "silent": known.silent,
-        "failure": known.failure,
-    }
-
-
-def _solved(solved: Solved | None) -> dict[str, Any]:
-    return {
-        "round": solved and solved.round_id,
-        "at": _iso(None if solved is None else solved.at),
-        "shadow": solved and solved.shadow,
-        "objective": solved and solved.objective,
-        "solver": solved and solved.solver,
-        "fitness": solved and solved.fitness,
-        "upper_bound": solved and solved.upper_bound,
-        "gap": solved and solved.gap,
-        "timed_out": solved and solved.timed_out,
-        "gpu_prices": solved and dict(solved.gpu_prices),
-    }
-
-
-def _decision(job: JobDecision | None) -> dict[str, Any]:
-    batch = job and job.batch
-    runner_up = None
-    if job is not None and job.runner_up is not None:
-        runner_up = {
-            "num_gpus": job.runner_up.num_gpus,
-            "num_nodes": job.runner_up.num_nodes,
-            "gpu_type": job.runner_up_gpu_type,
-            "speedup": job.runner_up_speedup,
-            "extra_cost_to_others": job.runner_up_cost,
-        }
-    return {
-        "allocation": job and job.allocation.as_dict(),
-        "num_gpus": job and job.allocation.num_gpus,
-        "num_nodes": job and job.allocation.num_nodes,
-        "gpu_type": job and job.gpu_type,
-        "goodput": job and job.goodput,
-        "speedup": job and job.speedup,
-        "penalty": job and job.penalty,
-        "global_batch_size": batch and batch.global_batch_size,
-        "atomic_batch_size": batch and batch.atomic_batch_size,
-        "accumulation_steps": batch and batch.accumulation_steps,
-        "bound_by": job and job.bound_by,
-        "cost_to_others": job and job.cost,
-        "runner_up": runner_up,
-        "declared_gain": job and job.declared_gain,
-        "declaration_doubt": job and job.declaration_doubt,
-        "pinned_because": job and job.pinned_because,
-    }
-
-
-def _outlook(outlook: Outlook | None) -> dict[str, Any]:
-    predicted = one_gpu_more = None
-    if outlook is not None and outlook.throughput is not None:
-        predicted = {"throughput": outlook.throughput, "efficiency": outlook.efficiency}
-        one_gpu_more = {"num_gpus": outlook.num_gpus_more, "speedup": outlook.speedup_more}
-    return {
-        "before": outlook and outlook.before.as_dict(),
-        "model_doubt": outlook and outlook.model_doubt,
-        "kind_note": outlook and outlook.kind_note,
-        "share": outlook and outlook.share,
-        "share_note": outlook and outlook.share_note,
-        "way": outlook and outlook.way and outlook.way.value,
-        "move_delay_s": outlook and outlook.move_delay_s,
-        "predicted": predicted,
-        "one_gpu_more": one_gpu_more,
-        "speedup_over_one_gpu": outlook and outlook.over_one_gpu,
-        "size_before": outlook and outlook.size_before,
-        "speedup_over_before": outlook and outlook.over_before,
+        **_present(known.present),
+        "warnings": [] if known.job is None else _warnings(known.job.record),
+        **_of(known, "silent failure"),
     }
 
 
 def _present(job: JobNow | None) -> dict[str, Any]:
     """Return the job as it is now: all null beside an earlier decision."""
     record = None if job is None else job.record
-    move = None if record is None or record.state.is_over else record.open_reallocation
+    is_over = record is not None and record.state.is_over
+    move = None if record is None or is_over else record.open_reallocation
     last = None if record is None or record.paused_at is None else record.last_reallocation
-    sample, measured = None if job is None else job.measured, None
-    if sample is not None and sample.throughput is not None and sample.batch is not None:
-        measured = {
-            "at": sample.at.isoformat(),
-            "throughput": sample.throughput,
-            "global_batch_size": sample.batch.global_batch_size,
-        }
+    sample = None if job is None else job.measured
+    is_measured = sample is not None and sample.throughput is not None and sample.batch is not None
+    wings = () if job is None or job.job is None else job.job.wings
     return {
         "now": job and present_state(job),
-        "wings": [] if job is None else _wings(job),
-        "num_gpus_now": record and record.allocation.num_gpus,
-        "state": record and record.state.value,
-        "promise": record and promise_as_dict(record),
-        "finished_at": _iso(None if record is None else record.finished_at),
-        "ended": ended(record) if record is not None and record.state.is_over else None,
+        "wings": [
+            _of(wing, "slurm_job_id=job_id state reason nodes=allocation.nodes num_gpus=allocation.num_gpus")
+            for wing in wings
+            if not wing.state.is_over
+        ],
+        **_of(record, "num_gpus_now=allocation.num_gpus state"),
+        "promise": record and _promise(record),
+        **_of(record, "finished_at"),
+        "ended": ended(record) if record is not None and is_over else None,
         "moving": None if move is None or record is None else move_text(move, record.state),
-        "moving_cause": move and move.cause.value,
-        "moving_way": move and move.way.value,
-        "paused_at": _iso(None if record is None else record.paused_at),
-        "paused_cause": last and last.cause.value,
-        "paused_because": last and last.reason,
-        "measured": measured,
-        "restarts": record and record.num_restarts,
-        "mean_restart_delay_s": record and record.mean_restart_delay_s,
-        "mean_standstill_s": record and record.mean_standstill_s,
-        "mean_warm_up_s": record and record.mean_warm_up_s,
+        **_of(move, "moving_cause=cause moving_way=way"),
+        **_of(record, "paused_at"),
+        **_of(last, "paused_cause=cause paused_because=reason"),
+        "measured": _of(sample, "at throughput global_batch_size=batch.global_batch_size")
+        if is_measured
+        else None,
+        **_of(record, _COSTS),
     }
 
 
-def _wings(job: JobNow) -> list[dict[str, Any]]:
-    """Return the jobs that have the GPUs of a job that moves in place, or wait for them, by number."""
+def _promise(record: JobRecord) -> dict[str, Any] | None:
+    """Return a job's moment and the last answer to it; None without a moment."""
+    by, promise = record.terms.finish_by, record.promise
+    if by is None:
+        return None
+    accepted = promise is not None and promise.state is PromiseState.ACCEPTED
+    finish_at = promise.finish_at if promise is not None and accepted else None
+    return {
+        "finish_by": plain(by),
+        **_of(promise, "state least_gpus finish_at"),
+        "slack_s": None if finish_at is None else (by - finish_at).total_seconds(),
+        **_of(promise, "reason"),
+        "text": outcome_text(record),
+    }
+
+
+def _warnings(record: JobRecord) -> list[dict[str, Any]]:
+    """Return a job's warnings, each with its meaning and its cure."""
     return [
-        {
-            "slurm_job_id": wing.job_id,
-            "state": wing.state.value,
-            "reason": wing.reason,
-            "nodes": list(wing.allocation.nodes),
-            "num_gpus": wing.allocation.num_gpus,
-        }
-        for wing in (() if job.job is None else job.job.wings)
-        if not wing.state.is_over
+        {**_of(one, "warning"), "run": one.run_number + 1}
+        | _of(one, "first_seen_at meaning=warning.sentence cure=warning.cure")
+        for one in record.warnings
     ]
 
 
-def _iso(moment: datetime | None) -> str | None:
-    return None if moment is None else moment.isoformat()
+def _of(one: object, names: str) -> dict[str, Any]:
+    """Return some attributes as plain containers, by name or as `key=attribute`; null of nothing."""
+    pairs = [(key or name, name) for key, _, name in (word.rpartition("=") for word in names.split())]
+    return {key: None if one is None else _plain(attrgetter(name)(one)) for key, name in pairs}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Allocation):
+        return value.as_dict()
+    if isinstance(value, enum.Enum):
+        return value.value
+    return list(value) if isinstance(value, tuple) else plain(value)

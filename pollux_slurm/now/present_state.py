@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pollux_slurm.model import Allocation, JobState, ReallocationStep
 from pollux_slurm.now.decision_text import move_text
@@ -95,20 +95,6 @@ def missing_reports(record: JobRecord, now: datetime) -> str | None:
     if not record.allocation or now - record.started_at < _FIRST_REPORT:
         return None
     return f"it started {ago_text(record.started_at, now)} and has not reported: {_CAUSES}"
-
-
-def warnings_as_dicts(record: JobRecord) -> list[dict[str, Any]]:
-    """Return a job's warnings as plain containers, each with its meaning and its cure."""
-    return [
-        {
-            "warning": one.warning.value,
-            "run": one.run_number + 1,
-            "first_seen_at": one.first_seen_at.isoformat(),
-            "meaning": one.warning.sentence,
-            "cure": one.warning.cure,
-        }
-        for one in record.warnings
-    ]
 
 
 def warning_lines(records: tuple[JobRecord, ...], now: datetime) -> list[str]:

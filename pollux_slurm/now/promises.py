@@ -5,31 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
-from typing import Any
 
 from pollux_slurm.errors import UnknownJobError
 from pollux_slurm.model import JobState, PromiseState
 from pollux_slurm.now.daemon_text import daemon_absence_text
 from pollux_slurm.store.contract.interface import JobRecord, PromiseRecord, Store
 from pollux_slurm.text import UNKNOWN, duration_text, moment_text, plural
-
-
-def promise_as_dict(record: JobRecord) -> dict[str, Any] | None:
-    """Return a job's moment and the last answer to it as plain containers; None without a moment."""
-    by, promise = record.terms.finish_by, record.promise
-    if by is None:
-        return None
-    finish_at = None if promise is None else promise.finish_at
-    accepted = promise is not None and promise.state is PromiseState.ACCEPTED
-    return {
-        "finish_by": by.isoformat(),
-        "state": None if promise is None else promise.state.value,
-        "least_gpus": None if promise is None else promise.least_gpus,
-        "finish_at": None if finish_at is None else finish_at.isoformat(),
-        "slack_s": (by - finish_at).total_seconds() if accepted and finish_at is not None else None,
-        "reason": None if promise is None else promise.reason,
-        "text": outcome_text(record),
-    }
 
 
 def promise_text(by: datetime, promise: PromiseRecord | None) -> str:

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pollux_slurm.agent.node.node_program import visible_gpus
 from pollux_slurm.agent.rehearsal_protocol import Stop, StopMoment
 from pollux_slurm.errors import UsageError
+from pollux_slurm.launch.node.node_program import visible_gpus
 from pollux_slurm.rehearsal.runs.script_run import Event, RunOutcome, ScriptRun, run_script
 from pollux_slurm.rehearsal.runs.stop_plan import (
     FIRST_RUN_STOP,

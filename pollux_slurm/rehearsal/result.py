@@ -16,7 +16,7 @@ from pollux_slurm.rehearsal.findings import Finding, Level
 from pollux_slurm.rehearsal.rehearse import RehearsalRuns
 from pollux_slurm.rehearsal.run_failures import where_of
 from pollux_slurm.rehearsal.runs.script_run import RunOutcome, ScriptRun
-from pollux_slurm.text import bytes_text
+from pollux_slurm.text import bytes_text, plural
 
 _WIDTH = 100
 _PHASES = {
@@ -149,7 +149,7 @@ def _verdict(rehearsed: RehearsalRuns, findings: Sequence[Finding]) -> str:
     if must_change(findings):
         return "Something must change."
     num_looks = sum(finding.level is Level.LOOK for finding in findings)
-    looks = f"; {num_looks} thing{'s' * (num_looks > 1)} to look at" if num_looks else ""
+    looks = f"; {plural(num_looks, 'thing')} to look at" if num_looks else ""
     missing = kinds_not_made(rehearsed)
     if is_time_too_short(rehearsed):
         made = f"no move was made {' or '.join(missing)}" if missing else "not all was measured"

@@ -168,44 +168,19 @@ def _facts(history: GroupHistory, range_: Range) -> tuple[Fact, ...]:
     rhos = [row.rho for row in history.fairness if row.rho is not None]
     days = "" if range_.is_of_whole_days else ", whole days"
     facts = (
-        Fact(key="num_jobs", title="Jobs submitted", value=len(history.jobs), kind=Kind.COUNT),
-        Fact(key="num_finished", title="Jobs that ended", value=len(over), kind=Kind.COUNT),
+        Fact("num_jobs", "Jobs submitted", len(history.jobs), Kind.COUNT),
+        Fact("num_finished", "Jobs that ended", len(over), Kind.COUNT),
+        Fact("num_users", "Users", len({row.user_name for row in history.jobs}), Kind.COUNT),
+        Fact("gpu_hours", f"GPU hours held{days}", held, Kind.NUMBER),
+        Fact("progress_share", f"GPU time with progress{days}", share(trained, held), Kind.SHARE),
+        Fact("useful_share", f"Useful share of GPU time{days}", share(useful, held), Kind.SHARE),
+        Fact("num_moves", "Moves by requeue", len(confirmed) - len(in_place), Kind.COUNT),
+        Fact("lost_s", "Standstill for them", sum(row.total_s or 0.0 for row in confirmed), Kind.SECONDS),
         Fact(
-            key="num_users",
-            title="Users",
-            value=len({row.user_name for row in history.jobs}),
-            kind=Kind.COUNT,
-        ),
-        Fact(key="gpu_hours", title=f"GPU hours held{days}", value=held, kind=Kind.NUMBER),
-        Fact(
-            key="progress_share",
-            title=f"GPU time with progress{days}",
-            value=share(trained, held),
-            kind=Kind.SHARE,
-        ),
-        Fact(
-            key="useful_share",
-            title=f"Useful share of GPU time{days}",
-            value=share(useful, held),
-            kind=Kind.SHARE,
-        ),
-        Fact(
-            key="num_moves",
-            title="Moves by requeue",
-            value=len(confirmed) - len(in_place),
-            kind=Kind.COUNT,
-        ),
-        Fact(
-            key="lost_s",
-            title="Standstill for them",
-            value=sum(row.total_s or 0.0 for row in confirmed),
-            kind=Kind.SECONDS,
-        ),
-        Fact(
-            key="rho_above_1",
-            title="Jobs with ρ > 1",
-            value=sum(rho > 1 for rho in rhos),
-            kind=Kind.COUNT,
+            "rho_above_1",
+            "Jobs with ρ > 1",
+            sum(rho > 1 for rho in rhos),
+            Kind.COUNT,
             text=f"{sum(rho > 1 for rho in rhos)} of {plural(len(rhos), 'job')} with a ρ",
         ),
     )
@@ -214,8 +189,8 @@ def _facts(history: GroupHistory, range_: Range) -> tuple[Fact, ...]:
     standstill_s = sum(row.standstill_s or 0.0 for row in in_place)
     return (
         *facts,
-        Fact(key="num_regroups", title="Moves in place", value=len(in_place), kind=Kind.COUNT),
-        Fact(key="standstill_s", title="Standstill in place", value=standstill_s, kind=Kind.SECONDS),
+        Fact("num_regroups", "Moves in place", len(in_place), Kind.COUNT),
+        Fact("standstill_s", "Standstill in place", standstill_s, Kind.SECONDS),
     )
 
 
@@ -224,13 +199,13 @@ def _round_facts(rounds: Sequence[RoundEntry]) -> tuple[Fact, ...]:
     late = sum(bool(row.timed_out) for row in rounds)
     gaps = [row.gap for row in rounds if row.gap is not None]
     return (
-        Fact(key="num_rounds", title="Rounds", value=len(rounds), kind=Kind.COUNT),
-        Fact(key="num_shadow", title="Rounds in shadow mode", value=shadow, kind=Kind.COUNT),
-        Fact(key="num_timed_out", title="Rounds cut short", value=late, kind=Kind.COUNT),
+        Fact("num_rounds", "Rounds", len(rounds), Kind.COUNT),
+        Fact("num_shadow", "Rounds in shadow mode", shadow, Kind.COUNT),
+        Fact("num_timed_out", "Rounds cut short", late, Kind.COUNT),
         Fact(
-            key="median_gap",
-            title="Median gap to the proved best",
-            value=statistics.median(gaps) if gaps else None,
-            kind=Kind.SHARE,
+            "median_gap",
+            "Median gap to the proved best",
+            statistics.median(gaps) if gaps else None,
+            Kind.SHARE,
         ),
     )

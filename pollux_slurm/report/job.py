@@ -7,19 +7,20 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from pollux_slurm.document.charts.time_axes import Range
-from pollux_slurm.document.columns import Column, Data, Kind, rows_of, text_of
+from pollux_slurm.document.columns import Column, Kind, table_of, text_of
 from pollux_slurm.document.document import Document, Fact, Part
 from pollux_slurm.report.parts.columns import AT, NUM_GPUS, REALLOCATION, ROUND, RUN
 from pollux_slurm.report.parts.common import accuracy_part
 from pollux_slurm.report.parts.groups import NAMELESS
 from pollux_slurm.report.parts.job_moves import moves_part
-from pollux_slurm.report.parts.job_plots import JobSample, history_part
+from pollux_slurm.report.parts.job_plots import history_part
 from pollux_slurm.store.reporting.view_rows import (
     Fairness,
     JobEvent,
     JobGoodput,
     ModelAccuracy,
     ReallocationEntry,
+    SamplePoint,
 )
 from pollux_slurm.text import duration_text, number_text
 
@@ -48,7 +49,7 @@ class JobHistory:
     """
 
     job: JobGoodput
-    samples: Sequence[JobSample]
+    samples: Sequence[SamplePoint]
     events: Sequence[JobEvent]
     moves: Sequence[ReallocationEntry]
     accuracy: Sequence[ModelAccuracy]
@@ -123,51 +124,39 @@ def facts_of(history: JobHistory) -> tuple[Fact, ...]:
     goodput = job.goodput
     rho = None if history.fairness is None else history.fairness.rho
     facts = (
-        Fact(key="slurm_job_id", title="Job", value=str(job.slurm_job_id)),
-        Fact(key="name", title="Name", value=job.name),
-        Fact(key="user_name", title="User", value=job.user_name),
-        Fact(key="account", title="Account", value=job.account),
-        Fact(key="state", title="State", value=str(job.state)),
-        Fact(key="submitted_at", title="Submitted (UTC)", value=job.submitted_at, kind=Kind.MOMENT),
-        Fact(key="started_at", title="Started (UTC)", value=job.started_at, kind=Kind.MOMENT),
-        Fact(key="finished_at", title="Finished (UTC)", value=job.finished_at, kind=Kind.MOMENT),
-        Fact(key="gpu_hours", title="GPU hours", value=job.gpu_hours, kind=Kind.NUMBER),
-        Fact(key="progress_share", title="GPU time with progress", value=job.progress_share, kind=Kind.SHARE),
+        Fact("slurm_job_id", "Job", str(job.slurm_job_id)),
+        Fact("name", "Name", job.name),
+        Fact("user_name", "User", job.user_name),
+        Fact("account", "Account", job.account),
+        Fact("state", "State", str(job.state)),
+        Fact("submitted_at", "Submitted (UTC)", job.submitted_at, Kind.MOMENT),
+        Fact("started_at", "Started (UTC)", job.started_at, Kind.MOMENT),
+        Fact("finished_at", "Finished (UTC)", job.finished_at, Kind.MOMENT),
+        Fact("gpu_hours", "GPU hours", job.gpu_hours, Kind.NUMBER),
+        Fact("progress_share", "GPU time with progress", job.progress_share, Kind.SHARE),
         Fact(
-            key="goodput",
-            title="Mean goodput",
-            value=goodput,
-            kind=Kind.NUMBER,
+            "goodput",
+            "Mean goodput",
+            goodput,
+            Kind.NUMBER,
             text="" if goodput is None else f"{number_text(goodput)} examples/s",
         ),
-        Fact(key="efficiency", title="Statistical efficiency", value=job.efficiency, kind=Kind.SHARE),
-        Fact(
-            key="speedup_one_gpu",
-            title="Speedup over one GPU, predicted",
-            value=job.speedup_one_gpu,
-            kind=Kind.NUMBER,
-        ),
+        Fact("efficiency", "Statistical efficiency", job.efficiency, Kind.SHARE),
+        Fact("speedup_one_gpu", "Speedup over one GPU, predicted", job.speedup_one_gpu, Kind.NUMBER),
         *_over_asked(history),
-        Fact(
-            key="speedup_fair_share",
-            title="Speedup over its fair share",
-            value=job.speedup_fair_share,
-            kind=Kind.NUMBER,
-        ),
-        Fact(key="rho", title="Fairness ρ (≤ 1: not worse off)", value=rho, kind=Kind.NUMBER),
-        Fact(key="restarts", title="Moves by requeue", value=job.restarts, kind=Kind.COUNT),
-        Fact(key="lost_s", title="Time lost to them", value=job.lost_s, kind=Kind.SECONDS),
+        Fact("speedup_fair_share", "Speedup over its fair share", job.speedup_fair_share, Kind.NUMBER),
+        Fact("rho", "Fairness ρ (≤ 1: not worse off)", rho, Kind.NUMBER),
+        Fact("restarts", "Moves by requeue", job.restarts, Kind.COUNT),
+        Fact("lost_s", "Time lost to them", job.lost_s, Kind.SECONDS),
     )
     more: list[Fact] = []
     if job.regroups:
-        more.append(Fact(key="regroups", title="Moves in place", value=job.regroups, kind=Kind.COUNT))
-        more.append(
-            Fact(key="standstill_s", title="Standstill in place", value=job.standstill_s, kind=Kind.SECONDS)
-        )
+        more.append(Fact("regroups", "Moves in place", job.regroups, Kind.COUNT))
+        more.append(Fact("standstill_s", "Standstill in place", job.standstill_s, Kind.SECONDS))
     if goodput is not None:
-        more.append(Fact(key="speedups_are", title="Speedups", value=_SPEEDUPS, wide=True))
+        more.append(Fact("speedups_are", "Speedups", _SPEEDUPS, wide=True))
     if history.told.explanation:
-        more.append(Fact(key="explanation", title="Last decision", value=history.told.explanation, wide=True))
+        more.append(Fact("explanation", "Last decision", history.told.explanation, wide=True))
     return (*facts, *more)
 
 
@@ -183,19 +172,19 @@ def _over_asked(history: JobHistory) -> tuple[Fact, ...]:
     if num_gpus is None or num_gpus == 1 or not there or goodput is None:
         return ()
     title = f"Speedup over the {num_gpus} GPUs that it asked for, predicted"
-    return (Fact(key="speedup_asked", title=title, value=goodput / there, kind=Kind.NUMBER),)
+    return (Fact("speedup_asked", title, goodput / there, Kind.NUMBER),)
 
 
 _EVENTS = (
     AT,
-    Column(key="event", title="event", kind=Kind.TEXT),
+    Column("event", "event", Kind.TEXT),
     NUM_GPUS,
-    Column(key="num_nodes", title="nodes", kind=Kind.COUNT),
-    Column(key="span_s", title="lasted", kind=Kind.SECONDS),
-    Column(key="duration_s", title="took", kind=Kind.SECONDS),
+    Column("num_nodes", "nodes", Kind.COUNT),
+    Column("span_s", "lasted", Kind.SECONDS),
+    Column("duration_s", "took", Kind.SECONDS),
     RUN,
-    Column(key="detail", title="detail", kind=Kind.TEXT, is_sentence=True),
-    Column(key="until", title="until (UTC)", kind=Kind.MOMENT, shown=False),
+    Column("detail", "detail", Kind.TEXT, is_sentence=True),
+    Column("until", "until (UTC)", Kind.MOMENT, shown=False),
     REALLOCATION,
     replace(ROUND, shown=False),
 )
@@ -203,6 +192,4 @@ _EVENTS = (
 
 def _events(events: Sequence[JobEvent]) -> Part:
     """Return everything that happened to the job, in its order."""
-    rows = rows_of(events, _EVENTS)
-    data = Data(key="events", title="", columns=_EVENTS, rows=rows, keep="last")
-    return Part(title="What happened", tables=(data,))
+    return Part(title="What happened", tables=(table_of("events", events, _EVENTS, keep="last"),))

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from pollux_slurm.document.charts.line_charts import LineChart, Panel, Series
 from pollux_slurm.document.charts.scales import linear_axis
-from pollux_slurm.document.charts.thinning import Point, thinned
+from pollux_slurm.document.charts.thinning import Point, known, thinned
 from pollux_slurm.document.columns import Column, Data, Kind
 from pollux_slurm.document.document import Document, Fact, Part, Plot
 from pollux_slurm.report.job import JobHistory, facts_of
@@ -55,11 +55,11 @@ def _measures(histories: Sequence[JobHistory], numbers: Sequence[str], made_at: 
         key="comparison",
         title="",
         columns=(
-            Column(key="key", title="key", kind=Kind.TEXT, shown=False),
+            Column("key", "key", Kind.TEXT, shown=False),
             MEASURE,
-            *(Column(key=f"text_{number}", title=f"job {number}", kind=Kind.TEXT) for number in numbers),
-            *(Column(key=f"ratio_{number}", title=f"ratio, job {number}") for number in numbers[1:]),
-            *(Column(key=f"value_{number}", title=f"job {number}", shown=False) for number in numbers),
+            *(Column(f"text_{number}", f"job {number}", Kind.TEXT) for number in numbers),
+            *(Column(f"ratio_{number}", f"ratio, job {number}") for number in numbers[1:]),
+            *(Column(f"value_{number}", f"job {number}", shown=False) for number in numbers),
         ),
         rows=tuple(rows),
     )
@@ -69,7 +69,7 @@ def _time_to_end(history: JobHistory, made_at: datetime) -> Fact:
     job = history.job
     took_s = ((job.finished_at or made_at) - job.submitted_at).total_seconds()
     title = "Time since submission" if job.finished_at is None else "Time from submission to end"
-    return Fact(key="time_s", title=title, value=took_s, kind=Kind.SECONDS)
+    return Fact("time_s", title, took_s, Kind.SECONDS)
 
 
 def _ratio(value: object, first: object) -> float | None:
@@ -81,7 +81,7 @@ def _ratio(value: object, first: object) -> float | None:
 def _course(histories: Sequence[JobHistory], numbers: Sequence[str]) -> Part:
     """Return goodput and GPUs of the jobs over the time since each was submitted."""
     lines: dict[str, list[Series]] = {"goodput": [], "num_gpus": []}
-    known: dict[str, list[float]] = {"goodput": [], "num_gpus": []}
+    values: dict[str, list[float]] = {"goodput": [], "num_gpus": []}
     hours = [0.0]
     for style, (number, history) in enumerate(zip(numbers, histories, strict=True)):
         begin = history.job.submitted_at.timestamp()
@@ -89,25 +89,25 @@ def _course(histories: Sequence[JobHistory], numbers: Sequence[str]) -> Part:
             points: list[Point] = [
                 ((at - begin) / 3600, value) for at, value in points_of(history.samples, key)
             ]
-            known[key] += [value for _, value in points if value == value]
+            values[key] += known(points)
             hours += [at for at, _ in points]
             if points:
                 label = f"job {number}"
                 series.append(Series(label=label, points=thinned(points), style=style, step=key != "goodput"))
-    if not known["goodput"]:
+    if not values["goodput"]:
         return Part(title="Over time", text="None of these jobs has reported a goodput.")
-    highest = max(known["goodput"])
+    highest = max(values["goodput"])
     chart = LineChart(
         title="Goodput and GPUs since submission",
         text=f"The highest goodput of these jobs was {number_text(highest)} examples per second.",
         x=linear_axis("time since submission (h)", hours),
         panels=(
             Panel(
-                y=linear_axis("goodput (examples/s)", known["goodput"]),
+                y=linear_axis("goodput (examples/s)", values["goodput"]),
                 series=tuple(lines["goodput"]),
                 height=210.0,
             ),
-            Panel(y=linear_axis("GPUs", known["num_gpus"]), series=tuple(lines["num_gpus"]), height=110.0),
+            Panel(y=linear_axis("GPUs", values["num_gpus"]), series=tuple(lines["num_gpus"]), height=110.0),
         ),
     )
     caption = "A line for each job, from its submission on; gaps: no reports, as during a wait or a move."

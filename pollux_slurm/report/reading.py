@@ -11,7 +11,6 @@ from pollux_slurm.errors import StoreError, StoreUnavailable
 from pollux_slurm.report.group import GroupHistory
 from pollux_slurm.report.job import JobHistory, Told
 from pollux_slurm.report.parts.gpus_over_time import MOST_JOBS
-from pollux_slurm.report.parts.job_plots import JobSample
 from pollux_slurm.store.reporting.gpu_use import GpuUse
 from pollux_slurm.store.reporting.queries import MOST_ROWS, ViewReader
 from pollux_slurm.store.reporting.view_rows import (
@@ -22,7 +21,6 @@ from pollux_slurm.store.reporting.view_rows import (
     ModelAccuracy,
     ReallocationEntry,
     RoundEntry,
-    SamplePoint,
     UserUsage,
 )
 
@@ -47,10 +45,10 @@ def read_job(
         ModelAccuracy, since=since, until=until, slurm_job_id=slurm_job_id, limit=MOST_ROWS
     ).rows
     fairness = reports.rows(Fairness, slurm_job_id=slurm_job_id).rows
-    samples = [_sample(point) for point in reports.samples(slurm_job_id, max_points=MOST_SAMPLES)]
+    samples = reports.samples(slurm_job_id, max_points=MOST_SAMPLES)
     if range_ is not None:
         # An allocation interval that began earlier counts for its part within the range; an open one lasts.
-        samples = [one for one in samples if range_.since <= one.at < range_.until]
+        samples = tuple(one for one in samples if range_.since <= one.at < range_.until)
         moves = tuple(one for one in moves if range_.since <= one.planned_at < range_.until)
         events = tuple(
             one
@@ -128,18 +126,3 @@ def _gpu_use(reports: ViewReader, range_: Range) -> GpuUse | None:
         raise
     except StoreError:
         return None
-
-
-def _sample(point: SamplePoint) -> JobSample:
-    return JobSample(
-        at=point.at,
-        run=point.run_number + 1,
-        num_gpus=point.num_gpus,
-        global_batch_size=None if point.batch is None else point.batch.global_batch_size,
-        throughput=point.throughput,
-        predicted_throughput=point.predicted_throughput,
-        efficiency=point.efficiency,
-        goodput=point.goodput,
-        progress=point.progress,
-        epoch=point.epoch,
-    )

@@ -23,7 +23,6 @@ from typing import Any
 
 from pollux_slurm.errors import SandboxError, SlurmError
 from pollux_slurm.json_texts import parse_json
-from pollux_slurm.process_control import ProcessRecord, is_running, send_signal, spawn, stop_all
 from pollux_slurm.sandbox.daemons import (
     PortTaken,
     command_of,
@@ -47,6 +46,7 @@ from pollux_slurm.sandbox.files import (
 )
 from pollux_slurm.sandbox.teardown import CONTROLLER, MUNGED, DownReport, stop_cluster
 from pollux_slurm.slurm.commands.runner import CommandRunner
+from pollux_slurm.system.process_control import ProcessRecord, is_running, send_signal, spawn, stop_all
 
 _FORMAT = 1
 _TRIES = 5

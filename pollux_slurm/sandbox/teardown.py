@@ -9,15 +9,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pollux_slurm.errors import PolluxError, SandboxError
-from pollux_slurm.process_control import (
+from pollux_slurm.sandbox.files import Layout
+from pollux_slurm.slurm.commands.runner import CommandRunner
+from pollux_slurm.system.process_control import (
     ProcessRecord,
     is_running,
     processes_with_environ,
     send_signal,
     stop_all,
 )
-from pollux_slurm.sandbox.files import Layout
-from pollux_slurm.slurm.commands.runner import CommandRunner
 
 MUNGED = "munged"
 CONTROLLER = "slurmctld"

@@ -1,6 +1,6 @@
 """The interface to Slurm: one protocol in `client.py`, and `connection.py`, which makes its backend.
 
-May be imported by `agent`, `cli`, `daemon`, `functions`, `now`.
+May be imported by `cli`, `daemon`, `functions`, `launch`, `now`.
 """
 
 from pollux_slurm.slurm.client import SlurmClient

@@ -1,6 +1,6 @@
 """Where jobs and daemon meet: a database, SQLite or PostgreSQL.
 
-May be imported by `agent`, `cli`, `functions`, `now`, `torch`, `web`.
+May be imported by `agent`, `cli`, `functions`, `launch`, `now`, `torch`, `web`.
 
 `contract` has the guarantees of every backend. The two functions here open a store. They import the database
 library when called, so that a command that needs no store starts quickly.

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal
 
-from pollux_slurm.agent.node.environment import read_environment
-from pollux_slurm.agent.node.job_log import log_to_stderr
+from pollux_slurm.agent.environment.job_environment import read_environment
+from pollux_slurm.agent.environment.job_log import log_to_stderr
 from pollux_slurm.agent.rehearsal_protocol import read_run_plan
 from pollux_slurm.config import Config
 from pollux_slurm.errors import UsageError

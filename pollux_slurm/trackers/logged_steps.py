@@ -11,8 +11,8 @@ import os
 import re
 from pathlib import Path
 
-from pollux_slurm.agent.private_files import open_private
 from pollux_slurm.errors import PrivateFileError
+from pollux_slurm.system.private_files import open_private
 
 _FOLDER = "trackers"
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from pollux_slurm.text import plural
 from pollux_slurm.torch.session.allocation_history import Allocation
 from pollux_slurm.torch.session.figures import TrainingFigures
 
@@ -37,8 +38,7 @@ def describe_moves(allocations: Sequence[Allocation]) -> list[str]:
 
 
 def _place(allocation: Allocation) -> str:
-    gpus, nodes = allocation.num_gpus, allocation.num_nodes
-    return f"{gpus} GPU{'' if gpus == 1 else 's'} on {nodes} node{'' if nodes == 1 else 's'}"
+    return f"{plural(allocation.num_gpus, 'GPU')} on {plural(allocation.num_nodes, 'node')}"
 
 
 def as_scalars(values: Mapping[str, Any]) -> dict[str, float]:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pollux_slurm.agent.node.tracker_runs import record_mlflow_run
+from pollux_slurm.agent.environment.tracker_runs import record_mlflow_run
 from pollux_slurm.errors import UsageError
 from pollux_slurm.extras import extras_named
 from pollux_slurm.torch.session.current_session import current_session

@@ -16,7 +16,7 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from pollux_slurm.unproved_connections import MOST, MOST_OF_ADDRESS, QUEUE, UnprovedConnections
+from pollux_slurm.system.unproved_connections import MOST, MOST_OF_ADDRESS, QUEUE, UnprovedConnections
 
 # A connection whose request is here when it is accepted is read before so many others are made. That takes
 # the loop three turns, in each of which it accepts so many.

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from datetime import datetime
+from dataclasses import dataclass
 
-from pollux_slurm.document.columns import Column, Data, Kind, rows_of
+from pollux_slurm.document.columns import Data
 from pollux_slurm.now.cluster import ClusterNow, NodeNow
-from pollux_slurm.now.job_table import has_warning, jobs_data
 from pollux_slurm.now.jobs import JobNow
-from pollux_slurm.report.parts.columns import JOB, NAME, WAY
+from pollux_slurm.now.tables import decisions_data, has_warning, jobs_data, moves_data
 from pollux_slurm.text import plural
 
 MOST_JOBS, MOST_DECISIONS = 200, 20
@@ -53,18 +51,16 @@ def now_page(picture: ClusterNow) -> NowPage:
     active = [job for job in picture.jobs if not job.record.state.is_over]
     shown = active[:MOST_JOBS]
     styles = {job.record.slurm_job_id: index for index, job in enumerate(active)}
-    total = sum(node.num_gpus for node in picture.nodes)
-    free = sum(node.num_free for node in picture.nodes)
     running = sum(job.record.allocation.num_gpus > 0 for job in active)
     return NowPage(
         daemon=picture.daemon_sentence,
         is_served=picture.missing is None,
-        totals=f"{total - free:,} of {plural(total, 'GPU')} held; {plural(running, 'job')} hold GPUs, "
-        f"{len(active) - running:,} wait.",
+        totals=f"{picture.num_held:,} of {plural(picture.num_gpus, 'GPU')} held; "
+        f"{plural(running, 'job')} hold GPUs, {len(active) - running:,} wait.",
         nodes=tuple(_node(node, styles) for node in picture.nodes),
         jobs=jobs_data(picture, shown, without=_ON_OTHER_PAGES, note=_note(picture, shown, len(active))),
-        moves=_moves(picture),
-        decisions=_decisions(picture),
+        moves=moves_data(picture),
+        decisions=decisions_data(picture, most=MOST_DECISIONS),
     )
 
 
@@ -95,41 +91,3 @@ def _node(node: NodeNow, styles: dict[str, int]) -> NodeOnPage:
         word = "free" if node.num_free else node.state.value
         blocks.append(Block(job="", text=f"{word} ×{rest}", num_gpus=rest, style=-2))
     return NodeOnPage(name=node.name, text=node.gpu_type or "GPU", blocks=tuple(blocks))
-
-
-def _moves(picture: ClusterNow) -> Data:
-    columns = (
-        replace(JOB, value=lambda one: one[0].record.slurm_job_id),
-        replace(NAME, most=30, value=lambda one: one[0].record.name),
-        Column(key="source", title="from", kind=Kind.TEXT, value=lambda one: str(one[1].source)),
-        Column(key="target", title="to", kind=Kind.TEXT, value=lambda one: str(one[1].target)),
-        replace(WAY, value=lambda one: "in place" if one[1].way.value == "in_place" else "by requeue"),
-        Column(key="step", title="step", kind=Kind.TEXT, value=lambda one: one[1].step.text),
-        Column(
-            key="planned",
-            title="planned",
-            kind=Kind.AGO,
-            value=lambda one: _seconds_since(one[1].times[0][1], picture) if one[1].times else None,
-        ),
-    )
-    return Data(key="moves", title="", columns=columns, rows=rows_of(picture.moves, columns))
-
-
-def _decisions(picture: ClusterNow) -> Data:
-    columns = (
-        JOB,
-        Column(key="allocation", title="allocation", kind=Kind.TEXT, value=lambda one: str(one.allocation)),
-        Column(key="reason", title="bound by", kind=Kind.TEXT),
-        Column(
-            key="at",
-            title="decided",
-            kind=Kind.AGO,
-            value=lambda one: None if one.at is None else _seconds_since(one.at, picture),
-        ),
-    )
-    rows = rows_of(picture.decisions[:MOST_DECISIONS], columns)
-    return Data(key="decisions", title="", columns=columns, rows=rows)
-
-
-def _seconds_since(moment: datetime, picture: ClusterNow) -> int:
-    return max(round((picture.read_at - moment).total_seconds()), 0)

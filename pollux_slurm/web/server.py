@@ -12,7 +12,7 @@ from datetime import datetime, timezone
 from pollux_slurm.errors import StoreError, StoreUnavailable, UsageError
 from pollux_slurm.store import open_store
 from pollux_slurm.store.reporting.queries import open_view_reader
-from pollux_slurm.unproved_connections import QUEUE
+from pollux_slurm.system.unproved_connections import QUEUE
 from pollux_slurm.web.app import Source, make_app
 from pollux_slurm.web.connections import Connections, make_server
 from pollux_slurm.web.guard import LOOPBACK

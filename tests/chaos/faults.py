@@ -17,7 +17,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from pollux_slurm.model import JobState
-from pollux_slurm.process_control import (
+from pollux_slurm.system.process_control import (
     ProcessRecord,
     identify,
     processes_with_environ,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pollux_slurm.process_control import ProcessRecord
+from pollux_slurm.system.process_control import ProcessRecord
 from tests.chaos.verdict import lineage_errors
 from tests.chaos.watch import Replica, overlaps, oversold
 from tests.daemon.builders import job, node, snapshot

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from pollux_slurm.errors import SlurmError
 from pollux_slurm.model import ClusterSnapshot, JobState
-from pollux_slurm.process_control import ProcessRecord, is_running, processes_with_environ
 from pollux_slurm.slurm.client import SlurmClient
+from pollux_slurm.system.process_control import ProcessRecord, is_running, processes_with_environ
 
 _EVERY_S = 0.7
 

@@ -8,9 +8,9 @@ import signal
 from collections.abc import Iterable
 
 from pollux_slurm.model import JobState, ReallocationWay, SlurmJob
-from pollux_slurm.process_control import ProcessRecord, processes_with_environ, send_signal
 from pollux_slurm.slurm.parsing.wing_comment import parse_wing_comment
 from pollux_slurm.store.contract.interface import GenerationRecord, GenerationState
+from pollux_slurm.system.process_control import ProcessRecord, processes_with_environ, send_signal
 from tests.chaos.injection import Injected, Undo, jobs_in
 from tests.chaos.schedule import Planned
 from tests.chaos.site import Site

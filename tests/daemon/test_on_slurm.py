@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pollux_slurm.agent.submit.token import new_token
+from pollux_slurm.agent.environment.token import new_token
 from pollux_slurm.config import DaemonConfig, PolicyConfig
 from pollux_slurm.daemon.decide import lent_gpus
 from pollux_slurm.daemon.loop import Daemon

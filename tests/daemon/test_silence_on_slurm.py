@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pollux_slurm.agent.submit.token import new_token
+from pollux_slurm.agent.environment.token import new_token
 from pollux_slurm.model import Allocation
 from pollux_slurm.sandbox.cluster import Sandbox
 from pollux_slurm.store.sql_store import SqlStore

@@ -12,8 +12,8 @@ import pytest
 
 import pollux_slurm
 from pollux_slurm.model import JobState
-from tests.agent.node.stand_in_container import needs_namespaces, write_container
 from tests.e2e.user_commands import DIGITS, UserCommands
+from tests.launch.node.stand_in_container import needs_namespaces, write_container
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slurm, pytest.mark.torch, pytest.mark.full]
 ARGUMENTS = ("--epochs=12", "--emulate-device=0.01,0.008", "--audit")

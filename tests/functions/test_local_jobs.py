@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 import pollux_slurm
+from pollux_slurm.agent.environment.rank_environments import place_variables
 from pollux_slurm.agent.exit_codes import LeftTraining
-from pollux_slurm.agent.node.rank_environments import place_variables
 from pollux_slurm.errors import FunctionError, JobFailedError
 from pollux_slurm.functions.files import remove_older_outcomes
 from pollux_slurm.functions.job import SubmittedJob

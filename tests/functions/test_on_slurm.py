@@ -17,7 +17,7 @@ import pollux_slurm
 from pollux_slurm.errors import FunctionError, JobFailedError, PolluxError, SlurmCommandError
 from pollux_slurm.functions.job import SubmittedJob
 from pollux_slurm.model import Allocation, JobShape, JobState
-from tests.agent.submit_directory import SubmitDirectory, make_submit_directory
+from tests.launch.submit_directory import SubmitDirectory, make_submit_directory
 from tests.waiting import wait_until
 
 TIMEOUT_S = 300.0

@@ -78,7 +78,7 @@ def test_that_it_says_where_limits_on_jobs_have_no_room_for_wings(
 ) -> None:
     monkeypatch.setenv("POLLUX_STORE_URL", "sqlite:////shared/pollux.db")
     limits = SubmitterLimits(room=JobRoom(2, "MaxJobs=2 of ada in account lab"))
-    monkeypatch.setattr("pollux_slurm.agent.submit.room_for_wings.read_limits", lambda *_: limits)
+    monkeypatch.setattr("pollux_slurm.launch.submit.room_for_wings.read_limits", lambda *_: limits)
     assert "inplace" not in pollux_slurm.submit(train, 0.1, dry_run=True, in_place=True)
     assert capsys.readouterr().err == (
         "pollux: the job moves by requeue, not in place: it takes 3 jobs at least, and MaxJobs=2 of ada in "

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pollux_slurm.model import Allocation, ClusterSnapshot, JobState, ReallocationWay, SlurmNode
 from pollux_slurm.now.cluster import NodeNow, NodeState, read_cluster
+from pollux_slurm.now.tables import decisions_data
 from pollux_slurm.store.contract.interface import RunPhase
 from tests.report.stories import fill
 from tests.store.builders import at, observation, plan, registration, report, token_of
@@ -87,14 +88,16 @@ def test_that_a_slurm_that_does_not_answer_is_named_and_the_store_is_shown(store
 
 def test_that_moves_and_decisions_have_their_step_way_and_reason(store: Store) -> None:
     fill(store)
-    (decision,) = read_cluster(store, now=NOW).decisions
-    assert (decision.slurm_job_id, decision.at) == ("2", at(60))
-    assert decision.reason.startswith("other jobs gain more")
+    picture = read_cluster(store, now=NOW)
+    assert [one.record.slurm_job_id for one in picture.decided] == ["2"]
+    ((job, _, reason, seconds),) = decisions_data(picture, most=9).rows
+    assert (job, seconds) == ("2", (NOW - at(60)).total_seconds())
+    assert str(reason).startswith("other jobs gain more")
     plan(store, 2, seconds=95, source=Allocation.of({"n3": 1}), way=ReallocationWay.IN_PLACE)
     picture = read_cluster(store, now=NOW)
     ((job, move),) = picture.moves
     assert (job.record.slurm_job_id, move.way) == ("2", ReallocationWay.IN_PLACE)
-    assert picture.decisions == (), "what moves is among the moves"
+    assert picture.decided == (), "what moves is among the moves"
 
 
 def test_that_what_was_measured_is_of_the_present_run_and_gpus(store: Store) -> None:

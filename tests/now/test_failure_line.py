@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from pollux_slurm.agent.launch.crash_report import HAS_FAILED
+from pollux_slurm.launch.run.crash_report import HAS_FAILED
 from pollux_slurm.model import JobState
 from pollux_slurm.now.explained import Explained
 from pollux_slurm.now.explained_text import lines
 from pollux_slurm.now.failure_line import line_in_log, missing_folder
 from pollux_slurm.now.jobs import JobNow
+from pollux_slurm.store.contract.interface import DecidedJob
 from tests.daemon.builders import record
 from tests.store.builders import decision_of
 from tests.waiting import wait_until
@@ -103,10 +104,23 @@ def test_that_a_file_that_has_no_bytes_by_its_size_is_not_read() -> None:
 
 
 def test_that_a_failed_job_is_explained_by_its_failure_and_not_by_predictions() -> None:
+    decision = decision_of([7])
+    decided = DecidedJob(
+        objective="osdi21",
+        solver=decision.solver,
+        fitness=decision.fitness,
+        upper_bound=decision.upper_bound,
+        gap=decision.gap,
+        timed_out=decision.timed_out,
+        gpu_prices=decision.gpu_prices,
+        job=decision.jobs[0],
+        excluded_reason=None,
+        explanation="job 7: n7:3+m7:1",
+    )
     known = Explained(
         job_id="7",
-        explanation="job 7: n7:3+m7:1",
-        decision=decision_of([7]).jobs[0],
+        explanation=decided.explanation,
+        decided=decided,
         job=JobNow(record=record("7", state=JobState.FAILED)),
         is_last=True,
         failure=LINE,

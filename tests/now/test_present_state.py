@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pollux_slurm.model import Allocation, JobState
-from pollux_slurm.now.decision_text import has_maximum
+from pollux_slurm.now.decision_text import present_bound
 from pollux_slurm.now.jobs import JobNow
 from pollux_slurm.now.present_state import present_state
 from pollux_slurm.store.contract.types import Sample
@@ -64,8 +64,8 @@ def test_that_a_job_in_place_without_an_epoch_left_is_ending(epoch: int, text: s
 
 
 def test_that_a_job_at_its_maximum_is_bound_by_that() -> None:
-    assert has_maximum(8, 8, "pinned")
-    assert not has_maximum(7, 8, "pinned")
-    assert not has_maximum(8, None, "pinned")
+    assert present_bound(8, 8, "pinned") == "max_gpus"
+    assert present_bound(7, 8, "pinned") != "max_gpus"
+    assert present_bound(8, None, "pinned") != "max_gpus"
     # That more GPUs would not help says more.
-    assert not has_maximum(8, 8, "nothing")
+    assert present_bound(8, 8, "nothing") != "max_gpus"

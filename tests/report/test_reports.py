@@ -26,7 +26,7 @@ from pollux_slurm.report.group import account_document, cluster_document
 from pollux_slurm.report.job import Told, job_document
 from pollux_slurm.report.jobs import jobs_document
 from pollux_slurm.report.parts.gpus_over_time import gpus_over_time_part
-from pollux_slurm.report.parts.job_moves import JobMove, moves_part
+from pollux_slurm.report.parts.job_moves import moves_part, paid_back_s
 from pollux_slurm.report.parts.moves_by_day import moves_by_day_part
 from pollux_slurm.report.parts.rounds import rounds_part
 from pollux_slurm.report.reading import _known_names, read_group, read_job
@@ -152,7 +152,7 @@ def test_that_a_move_shows_what_it_cost_and_brought(reports: ViewReader) -> None
     assert cells["paid_back_s"] == pytest.approx(12.5 * before / (after - before), abs=0.01)
     (entry,) = reports.rows(ReallocationEntry, slurm_job_id="1").rows
     shrunk = dataclasses.replace(entry, source_gpus=4, target_gpus=2)
-    assert (JobMove(row=entry).paid_back_s is None, JobMove(row=shrunk).paid_back_s) == (False, None)
+    assert (paid_back_s(entry) is None, paid_back_s(shrunk)) == (False, None)
 
 
 def test_that_the_costs_of_moves_in_place_are_shown_apart(reports: ViewReader) -> None:

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from pollux_slurm.errors import SandboxError
-from pollux_slurm.process_control import is_running, processes_with_environ
 from pollux_slurm.resources import resource_dir
 from pollux_slurm.sandbox.cluster import Sandbox
 from pollux_slurm.sandbox.files import NodeGroup
 from pollux_slurm.slurm.commands.runner import CommandRunner
+from pollux_slurm.system.process_control import is_running, processes_with_environ
 from tests.waiting import wait_until
 
 ONE_NODE = (NodeGroup(num_nodes=1, gpus_per_node=2),)

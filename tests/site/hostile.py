@@ -18,7 +18,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from pollux_slurm.agent.submit.token import new_token
+from pollux_slurm.agent.environment.token import new_token
 from pollux_slurm.config import SlurmConfig
 from pollux_slurm.model import ClusterSnapshot, JobState, JobTerms
 from pollux_slurm.sandbox.cluster import Sandbox

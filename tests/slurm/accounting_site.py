@@ -17,10 +17,10 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pollux_slurm.process_control import ProcessRecord, spawn, stop_all
 from pollux_slurm.sandbox.cluster import Sandbox
 from pollux_slurm.sandbox.files import free_ports, search_path
 from pollux_slurm.slurm.commands.runner import CommandRunner
+from pollux_slurm.system.process_control import ProcessRecord, spawn, stop_all
 from tests.waiting import wait_until
 
 PROGRAMS = ("slurmdbd", "sacctmgr", "mariadbd", "mariadb-install-db")

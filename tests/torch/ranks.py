@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from pollux_slurm.agent.node.rendezvous import reserve_port
+from pollux_slurm.launch.node.rendezvous import reserve_port
 
 TIMEOUT_S = 300.0
 # What the server of this process's ranks imports before it forks them; tests of frameworks add theirs.

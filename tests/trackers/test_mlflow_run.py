@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import pollux_slurm.torch as pt
-from pollux_slurm.agent.node.tracker_runs import tracker_variables
+from pollux_slurm.agent.environment.tracker_runs import tracker_variables
 from pollux_slurm.torch.session.current_session import current_session, set_session
 from pollux_slurm.trackers import Tracker
 from tests.torch.single_replica import Numbers, Trainee

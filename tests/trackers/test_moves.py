@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pollux_slurm.agent.node.tracker_runs import tracker_variables
+from pollux_slurm.agent.environment.tracker_runs import tracker_variables
 from tests.torch.ranks import start
 from tests.trackers import scripts
 from tests.trackers.wandb_files import offline_runs

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pollux_slurm.agent.node.tracker_runs import tracker_variables
+from pollux_slurm.agent.environment.tracker_runs import tracker_variables
 from tests.torch.ranks import start
 from tests.trackers import lightning_loggers, reporting
 from tests.trackers.wandb_files import OfflineRun, offline_runs

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from starlette.responses import PlainTextResponse
 
-from pollux_slurm.unproved_connections import MOST_OF_ADDRESS, WITHIN_S
+from pollux_slurm.system.unproved_connections import MOST_OF_ADDRESS, WITHIN_S
 from pollux_slurm.web import app as web_app
 from pollux_slurm.web.app import Source, make_app
 from pollux_slurm.web.connections import Connections

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import pytest
 from starlette.responses import PlainTextResponse
 
-from pollux_slurm.agent.anchor.link import LinkListener, connect
 from pollux_slurm.daemon.service.http_endpoint import serve_metrics
 from pollux_slurm.daemon.service.metrics import DaemonMetrics
+from pollux_slurm.launch.anchor.link import LinkListener, connect
 from pollux_slurm.web.connections import Connections
 from pollux_slurm.web.guard import COOKIE, Guard
 from pollux_slurm.web.server import listening

@@ -14,7 +14,7 @@ import stat
 from collections.abc import Sequence
 from pathlib import Path
 
-from pollux_slurm.agent.private_files import is_private_group
+from pollux_slurm.system.private_files import is_private_group
 
 _PARTS = ("checkpoints", "runs", "")
 

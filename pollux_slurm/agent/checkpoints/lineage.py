@@ -33,9 +33,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from pollux_slurm.agent.checkpoints.disk_space import has_room, is_disk_full
-from pollux_slurm.agent.private_files import data_draft, read_data, write_data
 from pollux_slurm.errors import CheckpointError, DamagedCheckpointError, DiskFullError, SupersededRunError
 from pollux_slurm.json_texts import parse_json
+from pollux_slurm.system.private_files import data_draft, read_data, write_data
 
 _LOG = logging.getLogger(__name__)
 _CLAIM = re.compile(r"([0-9]{6,20})\.json")

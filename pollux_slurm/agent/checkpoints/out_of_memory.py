@@ -16,9 +16,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from pollux_slurm.agent.exit_codes import STOPPED_EXIT_CODES
-from pollux_slurm.agent.private_files import read_data, write_data
 from pollux_slurm.errors import CheckpointError
 from pollux_slurm.json_texts import parse_json
+from pollux_slurm.system.private_files import read_data, write_data
 
 _LOG = logging.getLogger(__name__)
 _FOLDER = "memory"

@@ -1,4 +1,4 @@
 """Who is a member of a training that goes on, and how its members agree on the next membership.
 
-May be imported by `agent/anchor`, `agent/launch`, `agent/node`, `cli`, `rehearsal`, `torch`.
+May be imported by `agent/environment`, `launch`, `torch`.
 """

@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from pollux_slurm.agent.membership.generation import Generation, Member
-from pollux_slurm.agent.private_files import read_private, write_private
 from pollux_slurm.errors import PrivateFileError, StoreUnavailable
 from pollux_slurm.json_texts import parse_json
+from pollux_slurm.system.private_files import read_private, write_private
 
 # Rank 0 looks for a plan at step boundaries, which may be a millisecond apart.
 _LOOK_INTERVAL_S = 0.02

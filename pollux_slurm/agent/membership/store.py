@@ -7,7 +7,7 @@ planned. Only `commit` waits, for a short time.
 A commit whose answer was lost may have arrived. Once the store answers again, `planned` returns that
 generation again: its members regroup at their next boundary, and meet where its newcomers wait already.
 
-The daemon starts each process with these variables (`agent/node/layout.py`): POLLUX_MEMBERSHIP=store;
+The daemon starts each process with these variables (`agent/environment/layout.py`): POLLUX_MEMBERSHIP=store;
 POLLUX_MEMBER, its id; POLLUX_ADDRESS, by which other nodes reach its own; for a newcomer POLLUX_JOINS. The
 job's token, restart count, checkpoint directory and POLLUX_RUN_SECRET are the same in all of them: members
 prove to each other that they know the secret.

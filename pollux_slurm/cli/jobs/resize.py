@@ -41,7 +41,7 @@ def resize(
 
     To replace the first of three: pollux resize 3 --leave 0
     """
-    from pollux_slurm.agent.launch.local_runs import resize_local_run
+    from pollux_slurm.launch.run.local_runs import resize_local_run
 
     print_line(resize_local_run(num_processes, leaves=_ranks(leave), pid=run, timeout_s=timeout))
 

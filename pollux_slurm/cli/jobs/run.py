@@ -88,13 +88,13 @@ def run(
 
     In containers: pollux run --wrap-with "apptainer exec --nv image.sif" -- python train.py
     """
-    from pollux_slurm.agent.kind import chosen_kind
-    from pollux_slurm.agent.launch.launcher import launch
-    from pollux_slurm.agent.node.containers import split_words, srun_arguments
-    from pollux_slurm.agent.node.layout import RunOptions
-    from pollux_slurm.agent.submit.submission_plan import absolute
     from pollux_slurm.config import load_config
     from pollux_slurm.durations import parse_finish_by, parse_min_run
+    from pollux_slurm.launch.kind import chosen_kind
+    from pollux_slurm.launch.node.containers import split_words, srun_arguments
+    from pollux_slurm.launch.run.launcher import launch
+    from pollux_slurm.launch.run_options import RunOptions
+    from pollux_slurm.launch.submit.submission_plan import absolute
 
     environ, cwd = dict(os.environ), Path.cwd()
     options = RunOptions(

@@ -16,8 +16,8 @@ from pollux_slurm.cli.shared import clock
 from pollux_slurm.cli.shared.settings_and_store import opened_store, print_note
 
 if TYPE_CHECKING:
-    from pollux_slurm.agent.submit.submission_plan import SubmissionPlan
     from pollux_slurm.config import Config
+    from pollux_slurm.launch.submit.submission_plan import SubmissionPlan
     from pollux_slurm.slurm.commands.runner import CommandRunner
 
 HELP = """
@@ -75,14 +75,14 @@ class RawCommand(TyperCommand):
 
 
 def sbatch(ctx: typer.Context) -> None:
-    from pollux_slurm.agent.submit.checkpoint_budget import checkpoint_budget
-    from pollux_slurm.agent.submit.given_words import POLLUX_OPTIONS
-    from pollux_slurm.agent.submit.room_for_wings import RoomForWings
-    from pollux_slurm.agent.submit.submission import run_sbatch
-    from pollux_slurm.agent.submit.submission_plan import plan_submission
-    from pollux_slurm.agent.submit.token import new_token
+    from pollux_slurm.agent.environment.token import new_token
     from pollux_slurm.config import load_config
     from pollux_slurm.errors import SlurmError
+    from pollux_slurm.launch.submit.checkpoint_budget import checkpoint_budget
+    from pollux_slurm.launch.submit.given_words import POLLUX_OPTIONS
+    from pollux_slurm.launch.submit.room_for_wings import RoomForWings
+    from pollux_slurm.launch.submit.submission import run_sbatch
+    from pollux_slurm.launch.submit.submission_plan import plan_submission
     from pollux_slurm.slurm.commands.runner import CommandRunner
     from pollux_slurm.slurm.connection import require_conf
     from pollux_slurm.slurm.sbatch.options import parse_words

@@ -15,6 +15,7 @@ from pollux_slurm.cli.shared.settings_and_store import (
     ConfigOption,
     JsonOption,
     StoreOption,
+    console,
     opened_store,
     print_json,
     print_line,
@@ -22,7 +23,6 @@ from pollux_slurm.cli.shared.settings_and_store import (
     settings,
 )
 from pollux_slurm.errors import StoreUnavailable, UnknownJobError, UsageError
-from pollux_slurm.text import ago_text
 
 if TYPE_CHECKING:
     from pollux_slurm.config import Config
@@ -65,13 +65,11 @@ def _watch(config: Config, job: str | None, *, every_s: float, all_jobs: bool) -
     """Print the status every `every_s` seconds until Ctrl-C; on a terminal, over the last one."""
     import time
 
-    from rich.console import Console
-
-    console = Console()
+    out = console()
     try:
         while True:
-            if console.is_terminal:
-                console.clear()
+            if out.is_terminal:
+                out.clear()
             print_line(f"{clock.now():%Y-%m-%d %H:%M:%S} UTC, every {every_s:g} s; end: Ctrl-C")
             try:
                 with opened_store(config) as store:
@@ -89,11 +87,11 @@ def _show(config: Config, store: Store, job: str | None, *, all_jobs: bool, as_j
     from pollux_slurm.document.forms.terminal import terminal_table
     from pollux_slurm.now.cluster import read_cluster
     from pollux_slurm.now.decision_text import summary
-    from pollux_slurm.now.job_table import jobs_data
     from pollux_slurm.now.json_forms import job_as_dict
     from pollux_slurm.now.known_jobs import describe_unknown_job, unregistered_lines
     from pollux_slurm.now.present_state import present_state, warning_lines
     from pollux_slurm.now.slurm_reading import read_slurm
+    from pollux_slurm.now.tables import jobs_data
 
     now = clock.now()
     try:
@@ -117,11 +115,7 @@ def _show(config: Config, store: Store, job: str | None, *, all_jobs: bool, as_j
             print_note(f"pollux: {picture.missing}")
         print_json([job_as_dict(shown, now) for shown in jobs])
         return
-    from rich.console import Console
-
-    console = Console()
-    if not console.is_terminal:
-        console.width = 200  # a pipe or a log has no width
+    out = console()
     if picture.missing is not None:
         print_line(picture.missing)
     for line in _freshness_lines(picture):
@@ -131,10 +125,10 @@ def _show(config: Config, store: Store, job: str | None, *, all_jobs: bool, as_j
     if not records and unregistered:
         return
     if not records:
-        console.print("no adaptive jobs" if all_jobs else "no active adaptive jobs (finished ones: --all)")
+        out.print("no adaptive jobs" if all_jobs else "no active adaptive jobs (finished ones: --all)")
         return
     table = jobs_data(picture, jobs, without=("account",))
-    console.print(terminal_table(table, console.width, most=len(jobs), in_capitals=True).drawn)
+    out.print(terminal_table(table, out.width, most=len(jobs), in_capitals=True).drawn)
     for line in warning_lines(records, now):
         print_line(line)
     if decided is not None:
@@ -147,10 +141,7 @@ def _freshness_lines(picture: ClusterNow) -> Iterator[str]:
     open_jobs = [shown for shown in picture.jobs if not shown.record.state.is_over or shown.is_now]
     if not open_jobs:
         return
-    last = picture.daemon.last_round_at
-    round_was = "there was none yet" if last is None else ago_text(last, picture.read_at)
-    if picture.daemon.is_shadow:
-        round_was += ", in shadow mode: it moved nothing"
+    round_was = picture.last_round_text or "there was none yet"
     unknown = [shown.record.slurm_job_id for shown in open_jobs if not shown.is_now]
     if picture.slurm_missing is not None:
         yield (

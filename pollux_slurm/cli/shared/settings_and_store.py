@@ -17,6 +17,8 @@ import typer
 from pollux_slurm.text import one_line, shown, shown_lines
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from pollux_slurm.config import Config
     from pollux_slurm.store.contract.interface import Store
 
@@ -53,6 +55,16 @@ def opened_store(config: Config) -> Iterator[Store]:
         yield store
     finally:
         store.close()
+
+
+def console(width: int = 200) -> Console:
+    """Return stdout as rich has it, in a pipe or a file, which has no width, of `width` characters."""
+    from rich.console import Console
+
+    found = Console()
+    if not found.is_terminal:
+        found.width = width
+    return found
 
 
 def print_json(value: Any) -> None:

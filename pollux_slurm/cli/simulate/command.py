@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 
 from pollux_slurm.cli.shared.completion import choices, setting_choices
 from pollux_slurm.cli.shared.progress_bar import ProgressBar
-from pollux_slurm.cli.shared.settings_and_store import print_json, print_note
+from pollux_slurm.cli.shared.settings_and_store import console, print_json, print_note
 from pollux_slurm.cli.simulate.workloads import export, generate, import_sacct, import_trace
 from pollux_slurm.errors import UsageError
 
@@ -265,8 +265,6 @@ def _show(results: Sequence[KeptRun], output: Path | None, report: Path | None, 
         ]
         print_json(found[0] if len(found) == 1 else found)
         return
-    from rich.console import Console
-
     from pollux_slurm.document.forms.terminal import print_data
     from pollux_slurm.simulator.experiments.run_values import comparison_table
 
@@ -275,11 +273,9 @@ def _show(results: Sequence[KeptRun], output: Path | None, report: Path | None, 
     if len({row["workload"] for row in rows}) == 1 and rows[0]["workload"] is not None:
         axes = {"workload": "workload", **axes}
     table = comparison_table(rows, axes)
-    console = Console()
-    if not console.is_terminal:
-        console.width = 200  # a pipe or a file has no width
-    print_data(table, console, most=len(rows))
-    console.print(f"Simulated. {table.note}", style="dim")
+    out = console()
+    print_data(table, out, most=len(rows))
+    out.print(f"Simulated. {table.note}", style="dim")
 
 
 app.command()(generate)

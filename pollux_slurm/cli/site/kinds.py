@@ -11,12 +11,14 @@ from pollux_slurm.cli.shared.settings_and_store import (
     ConfigOption,
     JsonOption,
     StoreOption,
+    console,
     opened_store,
     print_json,
     print_line,
     settings,
 )
 from pollux_slurm.errors import UsageError
+from pollux_slurm.text import plural
 
 app = typer.Typer(
     name="kinds",
@@ -35,10 +37,8 @@ def list_(
 
     Example: pollux kinds list
     """
-    from rich.console import Console
-    from rich.table import Table
-
-    from pollux_slurm.text import one_line
+    from pollux_slurm.document.forms.terminal import terminal_table
+    from pollux_slurm.now.tables import kinds_data
 
     with opened_store(settings(config_file, store_url)) as store:
         found = store.kinds.all()
@@ -48,16 +48,8 @@ def list_(
     if not found:
         print_line("no job has a kind yet: pollux sbatch gives it one")
         return
-    table = Table(box=None, header_style="bold")
-    for title in ("KIND", "USER", "NEWEST JOB", "JOBS", "COMPLETED", "MEASURED ON"):
-        table.add_column(title, justify="right" if title in ("JOBS", "COMPLETED") else "left")
-    for kind in found:
-        gpus = kind.max_gpus_seen
-        measured = "not yet" if not gpus else f"up to {gpus} GPU{'s' * (gpus > 1)}"
-        newest = f"{kind.newest_job} ({one_line(kind.newest_name)})"
-        numbers = (str(kind.num_jobs), str(kind.num_completed))
-        table.add_row(kind.kind, one_line(kind.user_name), newest, *numbers, measured)
-    Console().print(table)
+    out = console()
+    out.print(terminal_table(kinds_data(found), out.width, most=len(found), in_capitals=True).drawn)
 
 
 @app.command()
@@ -75,6 +67,4 @@ def forget(
         num_jobs = store.kinds.forget(kind, user_name=user)
     if not num_jobs:
         raise UsageError(f"no job is of kind {kind}{f' and of {user}' if user else ''}: pollux kinds list")
-    print_line(
-        f"{num_jobs} job{'s' * (num_jobs > 1)} of kind {kind} teach{'es' * (num_jobs == 1)} no others now"
-    )
+    print_line(f"{plural(num_jobs, 'job')} of kind {kind} teach{'es' * (num_jobs == 1)} no others now")

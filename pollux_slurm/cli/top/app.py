@@ -29,10 +29,10 @@ from pollux_slurm.document.columns import Column, in_order, matches
 from pollux_slurm.document.forms.terminal import cell_of
 from pollux_slurm.errors import PolluxError
 from pollux_slurm.now.cluster import ClusterNow, NodeState, read_cluster
-from pollux_slurm.now.decision_text import move_text
-from pollux_slurm.now.job_table import job_columns
+from pollux_slurm.now.decision_text import move_text, short_reason
 from pollux_slurm.now.jobs import JobNow
 from pollux_slurm.now.slurm_reading import read_slurm
+from pollux_slurm.now.tables import job_columns
 from pollux_slurm.store.contract.interface import Store
 from pollux_slurm.store.reporting.queries import open_view_reader
 from pollux_slurm.text import ago_text, shortened, shown, since_text
@@ -240,14 +240,12 @@ class TopApp(App[None]):
 
     def _head(self, picture: ClusterNow, num_shown: int, num_more: int) -> str:
         states = Counter(picture.state_of(job) for job in picture.jobs)
-        held = sum(node.num_held for node in picture.nodes)
         free = sum(node.num_free for node in picture.nodes)
-        total = sum(node.num_gpus for node in picture.nodes)
         off = {
             state: sum(node.num_gpus - node.num_held for node in picture.nodes if node.state is state)
             for state in (NodeState.DRAINED, NodeState.DOWN)
         }
-        gpus = f"{total} GPUs: {held} held, {free} free" + "".join(
+        gpus = f"{picture.num_gpus} GPUs: {picture.num_held} held, {free} free" + "".join(
             f", {number} {state.value}" for state, number in off.items() if number
         )
         last, due = picture.daemon.last_round_at, picture.next_round_at
@@ -272,10 +270,11 @@ class TopApp(App[None]):
         for job, move in moves[:_MOST_MOVES]:
             since = since_text(move.times[0][1], picture.read_at)
             found.append(f"  job {move.slurm_job_id} {move_text(move, job.record.state)}, since {since}")
-        if picture.decisions:
+        if picture.decided:
             found.append("last decisions:")
-        for one in picture.decisions[:_MOST_DECISIONS]:
-            found.append(f"  job {one.slurm_job_id} {one.allocation or 'no GPUs'}: {one.reason}")
+        for record in (one.record for one in picture.decided[:_MOST_DECISIONS]):
+            has = record.last_decision or "no GPUs"
+            found.append(f"  job {record.slurm_job_id} {has}: {short_reason(record)}")
         width = max(self.size.width - 2, 10)
         return "\n".join(shortened(self._text(shown(line)), width) for line in found)
 

@@ -19,6 +19,7 @@ from pollux_slurm.goodput import agrees, taught_model, training_course
 from pollux_slurm.goodput.taught_model import MAX_KIND_ERROR
 from pollux_slurm.model import GoodputModel, TrainingCourse
 from pollux_slurm.store.contract.interface import EarlierJob, JobRecord, Sample
+from pollux_slurm.text import plural
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,10 +151,10 @@ def _note(
     """Return what a job is told by its kind: sizes that it has not measured, and how long it will be."""
     if not is_taught and not lengths:
         return None
-    parts = [f"from {len(others)} earlier job{'s' * (len(others) > 1)} of its kind"]
+    parts = [f"from {plural(len(others), 'earlier job')} of its kind"]
     if is_taught:
         gpus = teacher.model.max_gpus_seen
-        parts.append(f"job {teacher.slurm_job_id} ({teacher.name}) ran on up to {gpus} GPU{'s' * (gpus > 1)}")
+        parts.append(f"job {teacher.slurm_job_id} ({teacher.name}) ran on up to {plural(gpus, 'GPU')}")
     if lengths:
         parts.append(f"{len(lengths)} completed, and tell{'s' * (len(lengths) == 1)} how long it will be")
     return "; ".join(parts)

@@ -17,6 +17,7 @@ import numpy as np
 from pollux_slurm.goodput import goodput_table
 from pollux_slurm.model import Configuration, GoodputModel, GradientStatistics
 from pollux_slurm.store.contract.interface import MIN_RECENT_RUN_S, JobRecord, RecentRun
+from pollux_slurm.text import plural
 
 # By which factor a model may predict more progress than a run made. Where epochs take seconds, most of the
 # time may go to validation, checkpoints and starting workers, and the gradient noise may have grown since. A
@@ -142,4 +143,4 @@ def _predicted(model: GoodputModel, run: RecentRun, goodputs: Mapping[Pair, floa
 
 def _gpus(configuration: Configuration) -> str:
     gpus, nodes = configuration.num_gpus, configuration.num_nodes
-    return f"{gpus} GPU{'s' * (gpus > 1)} of {nodes} node{'s' * (nodes > 1)}"
+    return f"{plural(gpus, 'GPU')} of {plural(nodes, 'node')}"

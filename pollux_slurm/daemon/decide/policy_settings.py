@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from pollux_slurm.config import PolicyConfig
 from pollux_slurm.durations import DURATION_FORMS, parse_duration
 from pollux_slurm.errors import ConfigError, InvalidProblemError
 from pollux_slurm.model import GpuLimit, MovingRules, Objective, Problem, ProblemJob
-from pollux_slurm.policy.objectives.registry import HYSTERESIS, PAUSING
+from pollux_slurm.policy.objectives.moving_rules import moving_rules
 from pollux_slurm.policy.participation.problem_checks import check_problem
 
 EVERYONE = "*"
@@ -43,14 +44,8 @@ def share_half_life_s(policy: PolicyConfig) -> float | None:
 
 def moving(policy: PolicyConfig) -> MovingRules:
     """Return the rules on when running jobs may be moved. How long each has run is a matter of each job."""
-    return MovingRules(
-        hysteresis=(
-            HYSTERESIS.get(policy.objective, 0.0) if policy.hysteresis is None else policy.hysteresis
-        ),
-        max_reallocations=policy.max_reallocations,
-        min_remaining_s=policy.min_remaining_s,
-        pauses=policy.objective in PAUSING if policy.pauses is None else policy.pauses,
-    )
+    rules = moving_rules(policy.objective, pauses=policy.pauses, hysteresis=policy.hysteresis)
+    return replace(rules, max_reallocations=policy.max_reallocations, min_remaining_s=policy.min_remaining_s)
 
 
 def limits(policy: PolicyConfig, jobs: Iterable[ProblemJob]) -> tuple[GpuLimit, ...]:

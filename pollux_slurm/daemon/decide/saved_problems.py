@@ -6,9 +6,9 @@ import contextlib
 import re
 from pathlib import Path
 
-from pollux_slurm.agent.private_files import write_private
 from pollux_slurm.model import Problem
 from pollux_slurm.policy.problem.json_format import problem_to_json
+from pollux_slurm.system.private_files import write_private
 
 _NAME = re.compile(r"round-\d{9,}\.json")
 _UNFINISHED = re.compile(r"\.round-\d{9,}\.json-[0-9a-f]{16}\.tmp")

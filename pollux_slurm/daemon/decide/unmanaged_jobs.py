@@ -25,8 +25,9 @@ def next_unmanaged_jobs(
     """Return pending unmanaged jobs that are next in the queue, as rigid jobs of the problem.
 
     These wait only for resources, could start on what is free and what is lent, and have a higher priority
-    than every pending adaptive job that `takes_part` in the round in their partition. They have no model and
-    are never moved. The decision keeps nodes free for them, and Slurm starts them there.
+    than every pending adaptive job that `takes_part` in the round in their partition. What a job needs is not
+    there for those behind it: else a round makes room for a small one, which starts neither. They have no
+    model and are never moved. The decision keeps nodes free for them, and Slurm starts them there.
     """
     if not policy.yields_to_pending:
         return ()
@@ -49,6 +50,8 @@ def next_unmanaged_jobs(
         if (job.priority or 0) <= max(highest.get(name, 0) for name in job.partitions):
             continue
         parts = _as_problem_jobs(job, picture, usable, room)
+        for part in parts:
+            _take(room, part)
         num_jobs += bool(parts)
         found += parts
         if num_jobs == MAX_UNMANAGED:
@@ -119,6 +122,21 @@ def _room_to_make(picture: Picture) -> dict[str, tuple[int, int]]:
             gpus, cpus = room[name]
             room[name] = (gpus - keeps[name], cpus - keeps[name] * job.record.cpus_per_gpu)
     return room
+
+
+def _take(room: dict[str, tuple[int, int]], job: ProblemJob) -> None:
+    """Take what a job needs from the fullest node that has room for it, if any has."""
+    gpus, cpus = job.min_gpus, job.min_gpus * job.cpus_per_gpu
+    fitting = [
+        (free_gpus, name, free_cpus)
+        for name, (free_gpus, free_cpus) in room.items()
+        if free_gpus >= gpus
+        and free_cpus >= cpus
+        and (job.partition_nodes is None or name in job.partition_nodes)
+    ]
+    if fitting:
+        free_gpus, name, free_cpus = min(fitting)
+        room[name] = (free_gpus - gpus, free_cpus - cpus)
 
 
 def _as_problem_jobs(

@@ -18,6 +18,7 @@ from pollux_slurm.now.known_jobs import is_recorded_job
 from pollux_slurm.slurm.parsing.node_json import SEVERAL_GPU_TYPES
 from pollux_slurm.slurm.parsing.wing_comment import parse_wing_comment
 from pollux_slurm.store.contract.interface import DaemonStatus, JobRecord
+from pollux_slurm.text import plural
 from pollux_slurm.whole_numbers import whole_number
 
 _OLDEST_RELEASE, _NEWEST_RELEASE = (22, 5), (26, 5)
@@ -283,7 +284,7 @@ def examine_objective(config: Config) -> Iterator[Finding]:
 
 def examine_store(shown_url: str, num_jobs: int, nodes: Sequence[SlurmNode], *, host: str) -> Finding:
     """Check the store. An SQLite file serves jobs on its own `host` only."""
-    text = f"{num_jobs} active job{'' if num_jobs == 1 else 's'} in {shown_url}"
+    text = f"{plural(num_jobs, 'active job')} in {shown_url}"
     elsewhere = sorted(
         node.name for node in nodes if node.hostname.partition(".")[0] != host.partition(".")[0]
     )

@@ -19,7 +19,7 @@ from prometheus_client import generate_latest
 
 from pollux_slurm.daemon.service.metrics import DaemonMetrics
 from pollux_slurm.errors import ConfigError
-from pollux_slurm.unproved_connections import QUEUE, UnprovedConnections, has_ended
+from pollux_slurm.system.unproved_connections import QUEUE, UnprovedConnections, has_ended
 
 _log = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ from datetime import datetime
 
 from pollux_slurm.config import DaemonConfig
 from pollux_slurm.errors import LeaseLostError, StoreError
-from pollux_slurm.process_control import identify
 from pollux_slurm.store.contract.interface import Store
+from pollux_slurm.system.process_control import identify
 from pollux_slurm.whole_numbers import whole_number
 
 _log = logging.getLogger(__name__)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date, timedelta
 from typing import TYPE_CHECKING
 
 from pollux_slurm.document.charts.encodings import (
@@ -20,6 +21,7 @@ from pollux_slurm.document.charts.encodings import (
 )
 from pollux_slurm.document.charts.palette import PAGE
 from pollux_slurm.document.charts.scales import Axis
+from pollux_slurm.document.charts.time_axes import day_text, midnight
 from pollux_slurm.text import shortened, shown
 
 if TYPE_CHECKING:
@@ -37,6 +39,20 @@ class Stack:
     low: float
     high: float
     parts: tuple[float, ...]
+
+
+def day_stacks(days: Mapping[date, Sequence[float]]) -> tuple[Stack, ...]:
+    """Return a bar for each day in UTC, in order."""
+    begins = {day: midnight(day) for day in sorted(days)}
+    return tuple(
+        Stack(
+            name=f"{day_text(begin)} {day.year}",
+            low=begin.timestamp(),
+            high=(begin + timedelta(days=1)).timestamp(),
+            parts=tuple(days[day]),
+        )
+        for day, begin in begins.items()
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,14 +1,39 @@
-"""Fewer points where a line has more than a screen can show. Gaps (y is NaN) stay gaps."""
+"""The points of a line: gaps (y is NaN) where values are missing, fewer where no screen can show all."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 
 Point = tuple[float, float]
 
 # A plot is some 800 units wide: no screen shows more points side by side.
 MOST_POINTS = 600
+
+
+def with_gaps(
+    moments: Sequence[float], values: Sequence[float | None], *, late: float, runs: Sequence[int] = ()
+) -> list[Point]:
+    """Return values over time, with gaps where one is not known, or where values are missing.
+
+    Values come evenly. Some are missing before one that comes `late` times as late as is usual, and between
+    two of different `runs`.
+    """
+    apart = [after - before for before, after in pairwise(moments)]
+    most = late * statistics.median(apart) if apart else 0.0
+    points: list[Point] = []
+    for index, (at, value) in enumerate(zip(moments, values, strict=True)):
+        if index and (apart[index - 1] > most or (runs and runs[index] != runs[index - 1])):
+            points.append((moments[index - 1], math.nan))
+        points.append((at, math.nan if value is None else float(value)))
+    return points
+
+
+def known(points: Iterable[Point]) -> list[float]:
+    """Return the values of points, without gaps."""
+    return [value for _, value in points if not math.isnan(value)]
 
 
 def thinned(points: Sequence[Point], most: int = MOST_POINTS) -> tuple[Point, ...]:

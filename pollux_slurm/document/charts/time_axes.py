@@ -128,12 +128,6 @@ def midnight(day: date) -> datetime:
     return datetime(day.year, day.month, day.day, tzinfo=timezone.utc)
 
 
-def day_ends(day: date) -> tuple[float, float]:
-    """Return begin and end of a day in UTC, in seconds since 1970."""
-    begin = midnight(day).timestamp()
-    return begin, begin + 86400.0
-
-
 def days_axis(days: Iterable[date], range_: Range) -> Axis:
     """Return an axis over whole days: those of the range and all that have a value."""
     found = [midnight(day) for day in days]

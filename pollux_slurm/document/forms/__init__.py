@@ -1,4 +1,4 @@
 """The forms of a document: terminal, HTML page, JSON, CSV.
 
-May be imported by `cli`, `report`, `simulator`, `web`.
+May be imported by `cli`, `now`, `report`, `simulator`, `web`.
 """

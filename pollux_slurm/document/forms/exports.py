@@ -24,10 +24,10 @@ def document_json(document: Document) -> str:
     """
     found = {
         "report": document.kind,
-        "made_at": _plain(document.made_at),
-        "since": _plain(document.range.since) if document.range else None,
-        "until": _plain(document.range.until) if document.range else None,
-        "facts": {fact.key: _plain(fact.value) for fact in document.facts},
+        "made_at": plain(document.made_at),
+        "since": plain(document.range.since) if document.range else None,
+        "until": plain(document.range.until) if document.range else None,
+        "facts": {fact.key: plain(fact.value) for fact in document.facts},
         "tables": {key: _rows(data) for key, data in document.tables().items()},
     }
     return json.dumps(found, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
@@ -48,10 +48,11 @@ def data_csv(data: Data) -> str:
 
 def _rows(data: Data) -> list[dict[str, Any]]:
     keys = [column.key for column in data.columns]
-    return [dict(zip(keys, map(_plain, row), strict=True)) for row in data.rows]
+    return [dict(zip(keys, map(plain, row), strict=True)) for row in data.rows]
 
 
-def _plain(value: Value) -> Any:
+def plain(value: Value) -> Any:
+    """Return a value for JSON: times in ISO 8601 and UTC, null for what is no finite number."""
     if isinstance(value, datetime):
         return value.astimezone(timezone.utc).isoformat()
     if isinstance(value, date):
@@ -62,10 +63,9 @@ def _plain(value: Value) -> Any:
 
 
 def _cell(value: Value) -> Any:
-    plain = _plain(value)
-    if isinstance(plain, bool):
-        return "true" if plain else "false"
+    if isinstance(value, bool):
+        return "true" if value else "false"
     if isinstance(value, str):
         text = shown_lines(value)
         return f"'{text}" if text.startswith(_FORMULA) else text
-    return plain
+    return plain(value)

@@ -113,8 +113,10 @@ class Candidates:
         by_requeue, stay, idle = worths[:, :-2], worths[:, -2], worths[:, -1]
         in_place = None if self.in_place is None else self._values_in_place(self.in_place)
         value = by_requeue if in_place is None else np.maximum(by_requeue, in_place)
-        best = np.maximum(np.where(self.allowed, value, idle[:, None]).max(axis=1, initial=-np.inf), stay)
-        best = np.where(waits, np.maximum(best, idle), best)
+        self.value = np.where(self.allowed, value, -np.inf)
+        best = np.maximum(self.value.max(axis=1, initial=-np.inf), stay)
+        # A job is worth no less than with nothing where it waits, or some column is not for it.
+        best = np.where(waits | ~self.allowed.all(axis=1), np.maximum(best, idle), best)
         # The value if every job had its best candidate.
         self.most_worth = float(best.sum())
         # A waiting job costs more than all others could gain by its GPUs. Where running jobs may be paused,
@@ -124,9 +126,8 @@ class Candidates:
         self.waiting_cost: FloatArray = np.full(self.num_jobs, waiting_cost)
         broken = self._find_promises(waiting_cost)
         if broken is not None:
-            value, by_requeue = value - broken[:, :-1], by_requeue - broken[:, :-1]
+            self.value, by_requeue = self.value - broken[:, :-1], by_requeue - broken[:, :-1]
             in_place = None if in_place is None else in_place - broken[:, :-1]
-        self.value = np.where(self.allowed, value, -np.inf)
         if self._nothing is not None:
             self.waiting_cost[(tables.rows >= 0).any(axis=1)] = 0.0
             self.value -= np.where(self._nothing, self.waiting_cost[:, None], 0.0)

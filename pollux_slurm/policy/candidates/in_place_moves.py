@@ -29,6 +29,10 @@ class Wing:
     nodes: NodeSet
     several: NodeSet
 
+    @property
+    def num_gpus(self) -> int:
+        return sum([gpus for _, gpus in self.gpus])
+
     def fits(self, per_node: int) -> bool:
         """Return whether it can be kept where its job has so many GPUs on each node."""
         return all(

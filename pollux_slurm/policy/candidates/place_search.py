@@ -89,9 +89,10 @@ def _fullest(state: State, nodes: NodeSet, per_node: int, count: int) -> list[in
 
 
 def _find_keeping_wings(state: State, job: int, candidate: Candidate, nodes: NodeSet) -> Placement | None:
-    """Return a place among `nodes`, with room, that keeps wings of the job: many of them, large first.
+    """Return a place among `nodes`, with room, that keeps wings of the job with many GPUs.
 
-    Beside them, the fullest nodes are filled first, and other nodes of the job last.
+    Of equals it keeps more wings, so that the job can leave one of them later. Beside them, the fullest nodes
+    are filled first, and other nodes of the job last.
     """
     wings = () if state.in_place is None else state.in_place.wings.get(job, ())
     if candidate.is_uneven:
@@ -105,7 +106,13 @@ def _find_keeping_wings(state: State, job: int, candidate: Candidate, nodes: Nod
         for wing in wings
         if not wing.nodes & ~nodes and wing.nodes.bit_count() <= count and wing.fits(share)
     ]
-    for first in usable:
+
+    def kept_gpus(wing: Wing) -> int:
+        on_its_nodes = sum([other.num_gpus for other in usable if not other.nodes & ~wing.nodes])
+        return min(on_its_nodes, share * wing.nodes.bit_count())
+
+    # Of as many GPUs, small wings are more wings.
+    for first in sorted(usable, key=lambda wing: (-kept_gpus(wing), wing.num_gpus)):
         chosen = first.nodes
         for wing in usable:
             if (chosen | wing.nodes).bit_count() <= count:
@@ -127,7 +134,7 @@ def _spread_beside_wings(
     own, chosen, rest = 0, dict[int, int](), candidate.num_gpus
     for wing in wings:
         own |= wing.nodes
-        total = sum(gpus for _, gpus in wing.gpus)
+        total = wing.num_gpus
         if total <= rest and all(
             node not in chosen and (nodes & state.room(job, gpus)) >> node & 1 for node, gpus in wing.gpus
         ):

@@ -97,9 +97,13 @@ class State:
         assert placed is not None
         return placed
 
+    def placed_jobs(self) -> list[Placement]:
+        """Return the placements of all jobs of the objective; the caller knows that all are placed."""
+        return [placed for placed in self.placed[: self._num_jobs] if placed is not None]
+
     def value(self) -> float:
         """Return what the options of all jobs of the objective add to the sum."""
-        return sum(self.at(job).candidate.value for job in range(self._num_jobs))
+        return sum([placed.candidate.value for placed in self.placed_jobs()])
 
     def put(self, job: int, placed: Placement) -> None:
         """Place a job that is not placed. The caller knows that it fits."""
@@ -219,11 +223,11 @@ class State:
 
     def nodes_with_room(self, job: int, candidate: Candidate) -> NodeSet:
         """Return which nodes have room for one node's share of a new candidate."""
-        found = (
-            self.eligible[job]
-            & self.room(job, candidate.per_node or 1)
-            & self.cluster.of_kind[candidate.kind]
-        )
+        cluster, gpus = self.cluster, candidate.per_node or 1
+        # What `room` returns, in the usual case.
+        is_usual = not cluster.is_tight and gpus <= cluster.max_gpus_per_node
+        room = self.at_least[gpus] if is_usual else self.room(job, gpus)
+        found = self.eligible[job] & room & cluster.of_kind[candidate.kind]
         return found & ~(self._spanning[0] | self._spanning[1]) if candidate.num_nodes > 1 else found
 
     def fits_current(self, job: int) -> bool:
@@ -248,8 +252,8 @@ class State:
         """Return the parts of a set of nodes that have the same free, and jobs over several nodes on them."""
         found: dict[tuple[int, ...], NodeSet] = {}
         spanning = self._spanning[0] | self._spanning[1]
-        plain = not self.cluster.is_tight and len(self.cluster.of_kind) == 1
-        if plain and not spanning & nodes:
+        plain = not self.cluster.is_tight and not spanning & nodes
+        if plain and not all(nodes & ~of_kind for of_kind in self.cluster.of_kind):  # of one GPU type
             parts = []
             for k in range(1, len(self.at_least)):
                 if fuller := nodes & ~self.at_least[k]:

@@ -33,6 +33,7 @@ class SolutionFacts:
     - `can_be_larger`: whether it may have more GPUs at all, faster or not
     - `wanted` (J, C): the configurations with more GPUs and a higher value for the objective
     - `least_wanted`: for each GPU type, the fewest GPUs among these, 0 without any
+    - `kind_of_node`: of each node, instead, the number of its GPU type
     - `runner_up`, `runner_up_speedup`: the column of the job's next best candidate and its speedup; −1 is its
       current allocation, −2 none
     """
@@ -45,6 +46,7 @@ class SolutionFacts:
         self._declared_gain = None if gain is None else gain()
         self._node_prices: list[float] = solution.dual.node_prices().tolist()
         self.prices: list[list[float]] = solution.dual.job_prices(len(tables.kinds)).tolist()
+        self.kind_of_node: list[int] = state.cluster.kind.tolist()
         self.placed: list[Placement] = [one for one in state.placed[:count] if one is not None]
         chosen = [one.candidate for one in self.placed]
         nodes = np.array([len(one.gpus) for one in self.placed], dtype=np.int64)[:, None]
@@ -56,9 +58,11 @@ class SolutionFacts:
         self.has_larger = _any(more)
         faster = (candidates.scores.speedup > now * FASTER) & more
         self.faster = _any(faster)
-        faster &= tables.num_gpus <= most
+        within_max = tables.num_gpus <= most
+        faster &= within_max
         self.within_max = _any(faster)
-        faster &= tables.num_gpus <= tables.caps[:, None]
+        allowed = within_max & (tables.num_gpus <= tables.caps[:, None])
+        faster &= allowed
         self.within_cap = _any(faster)
         # Only on nodes that the job may use: not drained, and of its partition.
         resources = solution.dual.resources
@@ -66,25 +70,21 @@ class SolutionFacts:
         possible, self.shortage = reach, Shortage(state, candidates)
         if state.cluster.is_tight and candidates.num_jobs:
             possible = np.stack([self.shortage.possible(index) for index in range(candidates.num_jobs)])
-        self.columns_in_reach = faster & reach & (tables.num_gpus >= least)
+        reach_from_least = reach & (tables.num_gpus >= least)
+        self.columns_in_reach = faster & reach_from_least
         self.is_in_reach = _any(self.columns_in_reach)
-        allowed = (tables.num_gpus <= most) & (tables.num_gpus <= tables.caps[:, None])
-        self.can_be_larger = _any(more & allowed & reach & (tables.num_gpus >= least))
+        self.can_be_larger = _any(more & allowed & reach_from_least)
         self.wanted = (candidates.value > value) & more & reach
         self.is_wanted = _any(self.wanted)
-        fewest = np.array(
-            [
-                np.where(self.wanted & (tables.kind == kind), tables.num_gpus, _NONE).min(
-                    axis=1, initial=_NONE
-                )
-                for kind in range(len(tables.kinds))
-            ]
-        )
+        sizes = np.where(self.wanted, tables.num_gpus, _NONE)
+        fewest = np.array([sizes[:, mine].min(axis=1, initial=_NONE) for mine in tables.columns.of_kind])
         self.least_wanted: list[list[int]] = np.where(fewest < _NONE, fewest, 0).tolist()
         same = (tables.num_nodes == nodes) & (tables.num_gpus == gpus)
         other = np.where(same | ~possible | ~self._allowed(candidates), -np.inf, candidates.value)
-        best = other.argmax(axis=1) if other.shape[1] else np.full(count, -1)
-        found = other.max(axis=1, initial=-np.inf)
+        best, found = np.full(count, -1), np.full(count, -np.inf)
+        if other.shape[1]:
+            best = other.argmax(axis=1)
+            found = other[np.arange(count), best]
         column = np.where(found > -np.inf, best, -2)
         current = np.array([job.current.num_gpus for job in candidates.jobs], dtype=np.int64)[:, None]
         current_nodes = np.array([job.current.num_nodes for job in candidates.jobs], dtype=np.int64)[:, None]
@@ -113,7 +113,7 @@ class SolutionFacts:
     def price_of(self, allocation: Allocation) -> float:
         """Return the price of an allocation: what its GPUs would be worth to other jobs."""
         index = self._state.cluster.index
-        return sum(self._node_prices[index[node]] * gpus for node, gpus in allocation.gpus_by_node)
+        return sum([self._node_prices[index[node]] * gpus for node, gpus in allocation.gpus_by_node])
 
     def type_of(self, allocation: Allocation) -> str | None:
         """Return the GPU type of an allocation; None for several types, and for one without a name."""

@@ -28,7 +28,7 @@ def _explain(solution: Solution, candidates: Candidates, facts: SolutionFacts, i
     chosen = placed.candidate
     allocation = job.current if chosen.stays else solution.state.cluster.allocation_of(placed.gpus)
     estimate = tables.estimate(index, allocation) if allocation else None
-    base = float(tables.reference_goodput[index])
+    base = tables.reference_goodput.item(index)
     if estimate is not None and base > 0:
         speedup = estimate.goodput / base
     else:
@@ -37,8 +37,8 @@ def _explain(solution: Solution, candidates: Candidates, facts: SolutionFacts, i
     cost = facts.price_of(allocation)
     configuration = faster = other_cost = other_type = None
     if column >= 0:
-        kind, num_gpus = int(tables.kind[column]), int(tables.num_gpus[column])
-        configuration = Configuration(num_nodes=int(tables.num_nodes[column]), num_gpus=num_gpus)
+        num_nodes, _, num_gpus, kind = tables.columns.shapes[column]
+        configuration = Configuration(num_nodes=num_nodes, num_gpus=num_gpus)
         other_type = tables.kinds[kind] or None
         other_cost = facts.prices[index][kind] * num_gpus - cost
     elif column == -1:
@@ -86,9 +86,12 @@ def _bound_by(solution: Solution, candidates: Candidates, facts: SolutionFacts, 
             return "exploration"
         if facts.has_larger[index]:
             return "nothing"
-        # No configuration is larger: whether more GPUs would be faster was not asked.
+        # No configuration is larger: they end with the largest maximum of any job.
         if job.max_gpus is not None and chosen.num_gpus >= job.max_gpus:
-            return "max_gpus"
+            most = min(2 * job.max_gpus, int(state.cluster.capacity[:, 0].sum()))
+            if most <= chosen.num_gpus or _is_faster_on(most, candidates, facts, index, solution):
+                return "max_gpus"
+            return "nothing"
         usable = state.cluster.capacity[list(members_of(state.eligible[index])), 0]
         return "partition" if chosen.num_gpus >= usable.sum() else "nothing"
     # A maximum binds only a job that has reached it. Below it, larger sizes are allowed and not faster.
@@ -110,32 +113,40 @@ def _bound_by(solution: Solution, candidates: Candidates, facts: SolutionFacts, 
         fewest = min(least[index] for least in facts.least_wanted if least[index])
         if fewest - chosen.num_gpus > limit:
             return "limit"
-    eligible = state.eligible[index]
+    eligible, of_kind = state.eligible[index], facts.kind_of_node
     for kind, least in enumerate(facts.least_wanted):
         room = facts.room(index, kind)
         if not least[index] or (not room and not placed.gpus):
             continue
-        of_kind = state.cluster.kind
-        own = sum(gpus for node, gpus in placed.gpus if eligible >> node & 1 and of_kind[node] == kind)
-        if least[index] <= room + own:
+        for node, gpus in placed.gpus:
+            if eligible >> node & 1 and of_kind[node] == kind:
+                room += gpus
+        if least[index] <= room:
             return facts.shortage.now(index, facts.wanted[index]) or "placement"
     return "capacity"
 
 
 def _could_explore(candidates: Candidates, facts: SolutionFacts, index: int, solution: Solution) -> bool:
     """Return whether twice the cap, within the job's maximum and the cluster, is predicted to be faster."""
-    cap, job, tables = int(candidates.tables.caps[index]), candidates.jobs[index], candidates.tables
-    placed, cluster = facts.placed[index], solution.state.cluster
-    capacity = cluster.capacity[:, 0]
+    cap, job = int(candidates.tables.caps[index]), candidates.jobs[index]
+    capacity = solution.state.cluster.capacity[:, 0]
     most = min(2 * cap, int(capacity.sum()), 10**9 if job.max_gpus is None else job.max_gpus)
-    if placed.candidate.num_gpus < cap or most <= cap:
+    if facts.placed[index].candidate.num_gpus < cap or most <= cap:
         return False
+    return _is_faster_on(most, candidates, facts, index, solution)
+
+
+def _is_faster_on(
+    num_gpus: int, candidates: Candidates, facts: SolutionFacts, index: int, solution: Solution
+) -> bool:
+    """Return whether so many GPUs of the first type are predicted to be faster; True without a model."""
+    tables, cluster = candidates.tables, solution.state.cluster
     row = int(tables.rows[index, 0])
     if row < 0:
         return True
-    ratio, spread = float(tables.ratio[index, 0]), most > int(capacity.max())
-    found = tables.cache.estimate(row, (spread, most), ratio, geometric=tables.geometric)
-    now = tables.estimate(index, cluster.allocation_of(placed.gpus))
+    ratio, spread = float(tables.ratio[index, 0]), num_gpus > int(cluster.capacity[:, 0].max())
+    found = tables.cache.estimate(row, (spread, num_gpus), ratio, geometric=tables.geometric)
+    now = tables.estimate(index, cluster.allocation_of(facts.placed[index].gpus))
     return found is not None and (now is None or found.goodput > now.goodput * FASTER)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pollux_slurm.model import Problem, ProblemJob
+from pollux_slurm.model import ProblemJob
 from pollux_slurm.policy.objectives.generalized_mean import mean, mean_of_sum
 from pollux_slurm.policy.objectives.restart_penalty import can_move_in_place, move_delay_s
 from pollux_slurm.policy.problem.speedup_tables import SpeedupTables
@@ -155,13 +155,6 @@ def horizon_s(delay: FloatArray, usual_s: float, jobs: Sequence[ProblemJob]) -> 
     longer = np.maximum(delay / _HORIZON_DELAY_S, 1.0)
     trained_s = [job.age_s - job.num_restarts * job.restart_delay_s for job in jobs]
     return usual_s * np.clip(np.array(trained_s, dtype=np.float64) / usual_s, np.sqrt(longer), longer)
-
-
-def hysteresis_factors(problem: Problem, jobs: Sequence[ProblemJob]) -> FloatArray:
-    """Return the factor on the speedup of each job that changes, (J,); 1 for a job without GPUs."""
-    return np.array(
-        [1.0 - problem.moving.hysteresis if job.current else 1.0 for job in jobs], dtype=np.float64
-    )
 
 
 def prediction_discount(jobs: Sequence[ProblemJob], tables: SpeedupTables) -> FloatArray:

@@ -33,13 +33,13 @@ from pollux_slurm.policy.objectives.job_values import (
     declared_remaining_s,
     expected_remaining_s,
     horizon_s,
-    hysteresis_factors,
     job_weights,
     penalty_of_ways,
     prediction_discount,
     restart_delays_s,
     speedup_of_one_gpu,
 )
+from pollux_slurm.policy.objectives.moving_rules import hysteresis_factors
 from pollux_slurm.policy.objectives.multi_node_cap import capped_speedup
 from pollux_slurm.policy.objectives.packing_preference import packing_columns
 from pollux_slurm.policy.problem.allocation_shapes import gpu_bounds
@@ -110,7 +110,7 @@ def price_rank(problem: Problem, jobs: Sequence[ProblemJob], tables: SpeedupTabl
     weight = remaining**_LENGTH_EXPONENT * costate.weight
     high = MAX_DECLARED_WEIGHT * float(np.median(weight)) if len(jobs) else 1.0
     after = remaining[:, None] / np.maximum(over_one, 1e-12)
-    keep = hysteresis_factors(problem, jobs)[:, None] * prediction_discount(jobs, tables)
+    keep = hysteresis_factors(jobs, problem.moving)[:, None] * prediction_discount(jobs, tables)
 
     def penalty(in_place: bool) -> FloatArray:
         delays = restart_delays_s(jobs, resuming=True, in_place=in_place)

@@ -18,13 +18,13 @@ from pollux_slurm.policy.objectives.job_values import (
     attained_work_s,
     current_speedups,
     horizon_s,
-    hysteresis_factors,
     job_weights,
     penalty_of_ways,
     prediction_discount,
     restart_delays_s,
     speedup_of_one_gpu,
 )
+from pollux_slurm.policy.objectives.moving_rules import hysteresis_factors
 from pollux_slurm.policy.objectives.multi_node_cap import capped_speedup
 from pollux_slurm.policy.objectives.packing_preference import packing_columns
 from pollux_slurm.policy.objectives.price_rank import price_rank
@@ -42,12 +42,6 @@ OSDI21_FLOOR = 1e-3
 # The horizon over which a move must pay under `attained_work`: chosen on generated workloads
 # (docs/evaluation.md).
 _HORIZON_S = 250.0
-
-# Objectives that are designed to pause running jobs, in the daemon and in simulations.
-PAUSING = frozenset({"price-rank", "attained-work"})
-
-# What a move costs a job beyond its delay, by objective; the others weigh moves by horizons of their own.
-HYSTERESIS = {"generalized-mean": 0.1}
 
 ObjectiveFunction = Callable[[Problem, Sequence[ProblemJob], SpeedupTables], Scores]
 
@@ -140,7 +134,7 @@ def attained_work(problem: Problem, jobs: Sequence[ProblemJob], tables: SpeedupT
     """
     work = np.array([attained_work_s(job, tables, row) for row, job in enumerate(jobs)], dtype=np.float64)
     weight = job_weights(jobs) * np.maximum(work, 60.0) ** -0.25
-    unit, keep = speedup_of_one_gpu(tables), hysteresis_factors(problem, jobs)
+    unit, keep = speedup_of_one_gpu(tables), hysteresis_factors(jobs, problem.moving)
     discount = prediction_discount(jobs, tables)
 
     def penalty(in_place: bool) -> FloatArray:

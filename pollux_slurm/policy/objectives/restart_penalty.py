@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pollux_slurm.model import MovingRules, Objective, ProblemJob
+from pollux_slurm.policy.objectives.moving_rules import hysteresis_factors
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -57,7 +58,7 @@ def in_place_penalties(
     faster = np.maximum(speedup - current_speedup[:, None], 0.0)
     gained = np.divide(faster, speedup, out=np.zeros_like(speedup), where=speedup > 0)
     cost_s = delay_s[:, None] * gained
-    keep = np.array([1.0 - moving.hysteresis if job.current else 1.0 for job in jobs])[:, None]
+    keep = hysteresis_factors(jobs, moving)[:, None]
     if objective.penalty == "amortised":
         return np.asarray(keep * np.maximum(objective.horizon_s - cost_s, 0.0) / objective.horizon_s)
     age_s = np.array([max(job.age_s, _LEAST_AGE_S) for job in jobs])[:, None]

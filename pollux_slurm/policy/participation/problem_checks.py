@@ -195,7 +195,7 @@ def _field_error(job: ProblemJob, nodes: set[str]) -> str | None:
 
 
 def _model_error(job: ProblemJob, known: Container[GoodputModel]) -> str | None:
-    duplicates = _duplicates(kind for kind, _ in job.models) if len(job.models) > 1 else []
+    duplicates = _duplicates([kind for kind, _ in job.models]) if len(job.models) > 1 else []
     if duplicates:
         return f"it has two models for GPU type {duplicates[0]}"
     for kind, model in (("", job.model), *job.models):

@@ -25,7 +25,8 @@ def round_to_bits(x: npt.ArrayLike, bits: int = _BITS) -> FloatArray:
     with np.errstate(invalid="ignore", over="ignore"):
         large = x * (2.0 ** (53 - bits) + 1.0)
         rounded = large - (large - x)
-    return np.asarray(np.where(np.isfinite(rounded), rounded, x), dtype=np.float64)
+    finite = np.isfinite(rounded)
+    return np.asarray(rounded if finite.all() else np.where(finite, rounded, x), dtype=np.float64)
 
 
 def grid_step(unit: npt.ArrayLike, bits: int) -> FloatArray:

@@ -97,12 +97,12 @@ class SpeedupTables:
             allocation: Its GPUs by node. Of several GPU types, the slowest one counts.
         """
         found = None
-        for kind in sorted({self.kind_of_node[node] for node in allocation.nodes}):
-            row = int(self.rows[job, kind])
+        key, kind_of_node = (allocation.num_nodes > 1, allocation.num_gpus), self.facts.kind_of_node
+        for kind in sorted({kind_of_node[node] for node, _ in allocation.gpus_by_node}):
+            row = self.rows.item(job, kind)
             if row < 0:
                 return None
-            key = (allocation.num_nodes > 1, allocation.num_gpus)
-            one = self.cache.estimate(row, key, float(self.ratio[job, kind]), geometric=self.geometric)
+            one = self.cache.estimate(row, key, self.ratio.item(job, kind), geometric=self.geometric)
             if one is None:
                 return None
             if found is None or one.goodput < found.goodput:
@@ -131,9 +131,9 @@ def exploration_cap(job: ProblemJob, current_gpus: int, *, growth: int = EXPLORA
     That is `growth` times the most it was measured on, or its current number. A job without measurements may
     have its minimum, at least one GPU, so that it can be measured.
     """
-    seen = 0
-    for model in (job.model, *[model for _, model in job.models]) if job.models else (job.model,):
-        if model is not None and model.throughput is not None and model.max_gpus_seen > seen:
+    seen = job.model.max_gpus_seen if job.model is not None and job.model.throughput is not None else 0
+    for _, model in job.models:
+        if model.throughput is not None and model.max_gpus_seen > seen:
             seen = model.max_gpus_seen
     return max(growth * seen, job.min_gpus, current_gpus, 1)
 
@@ -172,7 +172,8 @@ def build_tables(
     cache.trim(sum([max(len(job.models), 1) for job in jobs]))
     growth = OSDI21_GROWTH if osdi21 else EXPLORATION_GROWTH
     caps = [exploration_cap(job, job.current.num_gpus, growth=growth) for job in jobs]
-    columns = columns_for(facts, jobs, max(caps, default=1), uneven=uneven, pauses=pauses)
+    most = max([min(cap, job.max_gpus or cap) for cap, job in zip(caps, jobs, strict=True)], default=1)
+    columns = columns_for(facts, jobs, most, uneven=uneven, pauses=pauses)
 
     fair, shares = _fair_shares(jobs, facts, fair_share_gpus, fair_shares, osdi21=osdi21)
     of_shares = [_share_keys(sizes, fair, shares.tolist(), osdi21=osdi21) for sizes in facts.sizes]
@@ -356,16 +357,16 @@ def _current_goodput(
 
     Of several GPU types, the slowest counts. Where one of them has no model, it is the number of GPUs.
     """
-    found, several = np.zeros(len(jobs)), len(goodput.by_key) > 1
-    for row, (job, key) in enumerate(zip(jobs, keys.current, strict=True)):
+    found, kind_of_node = [0.0] * len(jobs), facts.kind_of_node
+    for row, (job, key, rows) in enumerate(zip(jobs, keys.current, models.row.tolist(), strict=True)):
         if key is None:
             continue
-        kinds = {facts.kind_of_node[node] for node in job.current.nodes} if several else {0}
-        if any(models.row.item(row, kind) < 0 for kind in kinds):
+        kinds = {kind_of_node[node] for node, _ in job.current.gpus_by_node}
+        if min([rows[kind] for kind in kinds]) < 0:
             found[row] = job.current.num_gpus
         else:
-            found[row] = min(goodput.by_key[kind].item(row, key) for kind in kinds)
-    return found
+            found[row] = min([goodput.by_key[kind].item(row, key) for kind in kinds])
+    return np.array(found, dtype=np.float64)
 
 
 def _goodput_at_share(
@@ -424,34 +425,37 @@ def _models_of(
 ) -> _Models:
     found: dict[int, int] = {}
     models: list[GoodputModel] = []
-    row = np.full((len(jobs), len(kinds)), -1, dtype=np.int64)
+    rows: list[list[int]] = []
     ratio = np.ones((len(jobs), len(kinds)))
     ratios: dict[tuple[str, str], float] = {}
 
     def index_of(model: GoodputModel) -> int:
         # By identity, which is fast; the cache joins equal models.
-        index = found.setdefault(id(model), len(models))
-        if index == len(models):
+        index = found.get(id(model))
+        if index is None:
+            index = found[id(model)] = len(models)
             models.append(model)
         return index
 
     for index, job in enumerate(jobs):
+        general = job.model if _is_measured(job.model) else None
         if not job.models:
-            if job.model is not None and job.model.throughput is not None:
-                row[index] = index_of(job.model)
+            rows.append([-1 if general is None else index_of(general)] * len(kinds))
             continue
-        measured = {kind: model for kind, model in job.models if _is_measured(model)}
+        measured = {kind: model for kind, model in job.models if model.throughput is not None}
+        row = []
         for column, kind in enumerate(kinds):
-            model = measured.get(kind) or (job.model if _is_measured(job.model) else None)
+            model = measured.get(kind, general)
             if model is None and measured:
                 reference = next(iter(measured))
                 model = measured[reference]
                 if (reference, kind) not in ratios:
                     ratios[reference, kind] = _ratio(reference, kind, jobs, dict(gpu_speeds), cache)
                 ratio[index, column] = ratios[reference, kind]
-            if model is not None:
-                row[index, column] = index_of(model)
-    return _Models(distinct=models, row=row, ratio=ratio, known=np.any(row >= 0, axis=1))
+            row.append(-1 if model is None else index_of(model))
+        rows.append(row)
+    found_rows = np.array(rows, dtype=np.int64).reshape(len(jobs), len(kinds))
+    return _Models(distinct=models, row=found_rows, ratio=ratio, known=np.any(found_rows >= 0, axis=1))
 
 
 def _ratio(

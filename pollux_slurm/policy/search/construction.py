@@ -39,15 +39,12 @@ class Constructor:
         self._prices = prices
         tables = candidates.tables
         self._uneven = (tables.per_node == 0) & (tables.num_gpus > 0)
-        self._share = np.maximum(tables.per_node, 1)
         self._widest = state.cluster.max_gpus_per_node
-        # Of each GPU type: its columns, the share that they need, and on how many nodes.
-        shares = np.minimum(self._share, self._widest + 1)
+        # The share of each node that a column needs, at most one more than any node has.
+        self._share = np.clip(tables.per_node, 1, self._widest + 1)
         self._any_uneven = bool(np.logical_or.reduce(self._uneven))
-        self._of_kind = [
-            (mine, shares[mine], tables.num_nodes[mine], self._uneven[mine])
-            for mine in map(np.flatnonzero, tables.columns.of_kind)
-        ]
+        # Where `_may_fit` has the number of nodes that a column may use.
+        self._counted_at = (2 * tables.kind + (tables.num_nodes != 1)) * (self._widest + 2) + self._share
 
     def build(self, choice: IntArray) -> bool:
         """Give each job its choice or the best that fits; return False if a running job fits nowhere.
@@ -116,11 +113,11 @@ class Constructor:
 
     def _present(self, reduced: FloatArray) -> FloatArray:
         """Return the reduced value of what each job has now, (J,)."""
-        placed = [self._state.at(job).candidate for job in range(self._candidates.num_jobs)]
-        columns = [candidate.column for candidate in placed]
+        chosen = [placed.candidate for placed in self._state.placed_jobs()]
+        columns = [candidate.column for candidate in chosen]
         found = np.asarray(reduced[np.arange(len(columns)), columns], dtype=np.float64)
         if self._candidates.in_place is not None:
-            found -= np.array([candidate.shortfall for candidate in placed], dtype=np.float64)
+            found -= np.array([candidate.shortfall for candidate in chosen], dtype=np.float64)
         return found
 
     def _gaining(self, reduced: FloatArray, now: FloatArray) -> list[int]:
@@ -162,31 +159,27 @@ class Constructor:
         idle, so most jobs need not be tried.
         """
         state, candidates, tables = self._state, self._candidates, self._candidates.tables
-        count, width, free = candidates.num_jobs, self._widest + 2, state.free
-        placed = [state.at(job) for job in range(count)]
+        placed = state.placed_jobs()
+        count, width, free = len(placed), self._widest + 2, state.free
+        values = np.array([one.candidate.value for one in placed], dtype=np.float64)
+        least, enough = above_all(values), above_all(now)
+        better = (candidates.value > least[:, None]) & (reduced[:, :-1] > enough[:, None])
+        # Ten times as fast as by rows.
+        jobs, columns = np.divmod(better.ravel().nonzero()[0], max(len(self._share), 1))
         # How many of a job's own nodes have at least so many GPUs that are free or its own.
         has = [job * width + free[node] + gpus for job, one in enumerate(placed) for node, gpus in one.gpus]
         own = np.bincount(np.array(has, dtype=np.int64), minlength=count * width).reshape(count, width)
         own = own[:, ::-1].cumsum(axis=1)[:, ::-1]
-        room = np.zeros((count, len(self._share)), dtype=bool)
-        for nodes, (mine, share, num_nodes, uneven) in zip(state.cluster.of_kind, self._of_kind, strict=True):
-            if not len(mine):
-                continue
-            with_room = np.array(state.num_with(nodes), dtype=np.int64)
-            enough_nodes = with_room.take(share) + own.take(share, axis=1) >= num_nodes
-            if self._any_uneven:
-                owned = np.array([one.candidate.num_gpus for one in placed], dtype=np.int64)
-                parts = owned[:, None] + with_room[1:].sum() >= tables.num_gpus[mine]
-                enough_nodes = np.where(uneven, parts, enough_nodes)
-            if len(mine) == len(self._share):
-                room = enough_nodes
-            else:
-                room[:, mine] = enough_nodes
-        values = np.array([one.candidate.value for one in placed], dtype=np.float64)
-        least, enough = above_all(values), above_all(now)
-        better = (candidates.value > least[:, None]) & (reduced[:, :-1] > enough[:, None]) & room
-        stays = (candidates.stay_value > least) & (reduced[:, -1] > enough)
-        return np.logical_or.reduce(better, axis=1) | stays  # type: ignore[no-any-return]
+        with_room = np.array([state.num_with(nodes) for nodes in state.cluster.of_kind], dtype=np.int64)
+        missing = tables.num_nodes - with_room[tables.kind, self._share]
+        room = own.ravel().take(jobs * width + self._share.take(columns)) >= missing.take(columns)
+        if self._any_uneven:
+            owned = np.array([one.candidate.num_gpus for one in placed], dtype=np.int64)
+            missing = tables.num_gpus - with_room[:, 1:].sum(axis=1)[tables.kind]
+            room = np.where(self._uneven[columns], owned[jobs] >= missing[columns], room)
+        gains: BoolArray = (candidates.stay_value > least) & (reduced[:, -1] > enough)
+        gains[jobs[room]] = True
+        return gains
 
     def best_fit(self, job: int, reduced: FloatArray, *, least: float = -np.inf) -> Placement | None:
         """Return the candidate of a taken-out job that fits and has most reduced value, None if none does.
@@ -195,14 +188,16 @@ class Constructor:
         It has the better of two ways, so one that is placed by the other way is compared with the next ones.
         """
         candidates = self._candidates
-        value = np.append(candidates.value[job], candidates.stay_value[job])
-        fits = np.append(self._may_fit(job), True)
-        reduced = np.where((value > least) & fits, reduced, -np.inf)
+        # The last column is what the job has.
+        counts = np.empty(len(reduced), dtype=bool)
+        counts[:-1] = (candidates.value[job] > least) & self._may_fit(job)
+        counts[-1] = candidates.stay_value.item(job) > least
+        columns = counts.nonzero()[0]
         best, most = None, -np.inf
-        for column in np.argsort(-reduced, kind="stable").tolist():
+        for column in columns.take(np.argsort(-reduced.take(columns), kind="stable")).tolist():
             if reduced[column] <= most:
                 break
-            candidate = candidates.candidate(job, column if column < len(fits) - 1 else -1)
+            candidate = candidates.candidate(job, column if column < len(counts) - 1 else -1)
             placed = find_place(self._state, job, candidate)
             if placed is None:
                 continue
@@ -216,17 +211,18 @@ class Constructor:
     def _may_fit(self, job: int) -> BoolArray:
         """Return which columns have enough nodes with enough free GPUs, of shape `(C,)`."""
         state, tables = self._state, self._candidates.tables
-        found = np.zeros(len(tables.num_gpus), dtype=bool)
         open_nodes = state.without_spanning()
+        # For each GPU type and number of free GPUs: all nodes, then those that several-node jobs may use.
+        counts: list[int] = []
         for kind in range(len(tables.kinds)):
             usable = state.usable(job, kind)
-            single = np.array(state.num_with(usable), dtype=np.int64)
-            several = np.array(state.num_with(usable & open_nodes), dtype=np.int64)
-            mine = tables.kind == kind
-            share, nodes = np.minimum(self._share, self._widest + 1), tables.num_nodes
-            enough = np.where(nodes == 1, single[share] >= 1, several[share] >= nodes)
-            if self._any_uneven:
-                room = int(several[1:].sum())
-                enough = np.where(self._uneven, (tables.num_gpus <= room) & (several[1] >= 2), enough)
-            found |= mine & enough
+            counts += state.num_with(usable)
+            counts += state.num_with(usable & open_nodes)
+        counted = np.array(counts, dtype=np.int64)
+        found: BoolArray = counted.take(self._counted_at) >= tables.num_nodes
+        if self._any_uneven:
+            several = counted.reshape(len(tables.kinds), 2, -1)[:, 1, 1:]
+            room, enough = several.sum(axis=1), several[:, 0] >= 2
+            uneven = (tables.num_gpus <= room[tables.kind]) & enough[tables.kind]
+            found = np.where(self._uneven, uneven, found)
         return found

@@ -129,17 +129,17 @@ class _Search:
 
     def _serve_all(self) -> None:
         """If a job waits although all minimums may fit, place all jobs again at their minimums."""
-        candidates, state = self._candidates, self._best
-        fewest = np.where(candidates.allowed, candidates.tables.num_gpus[None, :], 10**9).min(
-            axis=1, initial=10**9
-        )
-        served = np.array(
-            [state.at(job).candidate.num_gpus > 0 for job in range(candidates.num_jobs)], dtype=bool
-        )
-        left = candidates.waits & ~served & (fewest < 10**9)
+        candidates = self._candidates
+        served = np.array([one.candidate.num_gpus > 0 for one in self._best.placed_jobs()], dtype=bool)
+        left = candidates.waits & ~served
         if candidates.scores.serves_all:
             left &= candidates.waiting_cost > 0  # where jobs may be paused, those at work are chosen, not all
         if self._is_over() or not left.any():
+            return
+        fewest = np.where(candidates.allowed, candidates.tables.num_gpus[None, :], 10**9).min(
+            axis=1, initial=10**9
+        )
+        if not (left & (fewest < 10**9)).any():
             return
         current = candidates.stay_gpus[: candidates.num_jobs].sum(axis=1)
         if (

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from pollux_slurm.agent.exit_codes import STOPPED_BY_SIGTERM
-from pollux_slurm.agent.node.watched_processes import die_with_parent
 from pollux_slurm.agent.rehearsal_protocol import (
     NO_EPOCH,
     RUN_PLAN_VARIABLE,
@@ -27,6 +26,7 @@ from pollux_slurm.agent.rehearsal_protocol import (
     events_file,
 )
 from pollux_slurm.json_texts import parse_json
+from pollux_slurm.launch.node.watched_processes import die_with_parent
 
 Event = Mapping[str, Any]
 

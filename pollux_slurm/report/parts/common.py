@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from pollux_slurm.document.columns import Column, Data, Kind, rows_of
+from pollux_slurm.document.columns import Column, Data, Kind, table_of
 from pollux_slurm.document.document import Part
 from pollux_slurm.report.parts.columns import (
     ACCOUNT,
@@ -41,11 +41,11 @@ _ACCURACY_TITLES = {"run": "run", "account": "account"}
 def accuracy_part(rows: Sequence[ModelAccuracy], *, by: str) -> Part:
     """Return predicted against measured throughput, rows of model_accuracy, by `by`, GPU type and GPUs."""
     columns = (
-        Column(key=by, title=_ACCURACY_TITLES[by], kind=Kind.TEXT if by == "account" else Kind.COUNT),
+        Column(by, _ACCURACY_TITLES[by], Kind.TEXT if by == "account" else Kind.COUNT),
         GPU_TYPE,
         NUM_GPUS,
         NUM_SAMPLES,
-        Column(key="predicted_throughput", title="predicted (examples/s)"),
+        Column("predicted_throughput", "predicted (examples/s)"),
         MEASURED,
         MEAN_ERROR,
         MEAN_ABS_ERROR,
@@ -86,18 +86,18 @@ JOB_COLUMNS = (
     USER,
     ACCOUNT,
     STATE,
-    Column(key="submitted_at", title="submit (UTC)", kind=Kind.MOMENT),
-    Column(key="submit_to_finish_s", title="to finish", kind=Kind.SECONDS),
+    Column("submitted_at", "submit (UTC)", Kind.MOMENT),
+    Column("submit_to_finish_s", "to finish", Kind.SECONDS),
     WAITED,
     GPU_HOURS,
-    Column(key="progress_share", title="progress", kind=Kind.SHARE),
+    Column("progress_share", "progress", Kind.SHARE),
     GOODPUT,
     EFFICIENCY,
-    Column(key="speedup_one_gpu", title="over one GPU", shown=False),
-    Column(key="speedup_fair_share", title="over fair share"),
-    Column(key="restarts", title="moves", kind=Kind.COUNT),
-    Column(key="lost_s", title="lost to them", kind=Kind.SECONDS),
-    Column(key="regroups", title="moves in place", kind=Kind.COUNT),
+    Column("speedup_one_gpu", "over one GPU", shown=False),
+    Column("speedup_fair_share", "over fair share"),
+    Column("restarts", "moves", Kind.COUNT),
+    Column("lost_s", "lost to them", Kind.SECONDS),
+    Column("regroups", "moves in place", Kind.COUNT),
     STANDSTILL_IN_PLACE,
 )
 
@@ -110,11 +110,10 @@ def jobs_part(rows: Sequence[JobGoodput], *, ordered: bool = False) -> Part:
     columns = tuple(
         replace(one, shown=one.shown and (has_regroups or one.key != "regroups")) for one in JOB_COLUMNS
     )
-    data = Data(
-        key="jobs",
-        title="",
-        columns=columns,
-        rows=rows_of(rows, columns),
+    data = table_of(
+        "jobs",
+        rows,
+        columns,
         note=("" if ordered else "The most GPU hours first. ")
         + "Jobs that were submitted before this time are not here. Each value is of the job's whole life. "
         "Moves are those by requeue, unless in place.",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from pollux_slurm.document.charts.line_charts import LineChart, Mark, Panel, distribution
 from pollux_slurm.document.charts.scales import linear_axis, log_axis
-from pollux_slurm.document.columns import Column, Data, Kind, rows_of
+from pollux_slurm.document.columns import Column, Kind, table_of
 from pollux_slurm.document.document import Part, Plot
 from pollux_slurm.report.parts.columns import ACCOUNT, JOB, NAME, STATE, USER, WAITED
 from pollux_slurm.report.parts.groups import MOST_GROUPS, NAMELESS, styles_of
@@ -19,12 +19,12 @@ _FAIRNESS = (
     NAME,
     USER,
     ACCOUNT,
-    Column(key="rho", title="ρ"),
-    Column(key="elapsed_s", title="elapsed", kind=Kind.SECONDS),
-    Column(key="fair_share_s", title="on its fair share", kind=Kind.SECONDS),
+    Column("rho", "ρ"),
+    Column("elapsed_s", "elapsed", Kind.SECONDS),
+    Column("fair_share_s", "on its fair share", Kind.SECONDS),
     WAITED,
-    Column(key="mean_gpus", title="mean GPUs"),
-    Column(key="fair_share_gpus", title="fair share (GPUs)"),
+    Column("mean_gpus", "mean GPUs"),
+    Column("fair_share_gpus", "fair share (GPUs)"),
     STATE,
 )
 
@@ -35,11 +35,10 @@ def fairness_part(rows: Sequence[Fairness], *, by: str, drawn_before: Sequence[s
     `drawn_before` are the groups of a plot before it, which look the same here.
     """
     ordered = sorted(rows, key=lambda row: (row.rho is None, -(row.rho or 0.0)))
-    data = Data(
-        key="fairness",
-        title="",
-        columns=_FAIRNESS,
-        rows=rows_of(ordered, _FAIRNESS),
+    data = table_of(
+        "fairness",
+        ordered,
+        _FAIRNESS,
         note="ρ is a job's time from submission to its end (so far) over the time that the same work would "
         "have taken on its fair share of the cluster from the start.",
     )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from pollux_slurm.document.charts.time_axes import Range, time_axis
 from pollux_slurm.document.charts.timeline import Bar, Timeline
-from pollux_slurm.document.columns import Column, Data, Kind, rows_of
+from pollux_slurm.document.columns import Column, Kind, table_of
 from pollux_slurm.document.document import Part, Plot
 from pollux_slurm.report.parts.columns import ACCOUNT, JOB, NUM_GPUS, UNTIL, USER
 from pollux_slurm.report.parts.groups import NAMELESS
@@ -18,7 +18,7 @@ MOST_JOBS = 200
 """A page is some thousand units high: more jobs would be a row of less than five each."""
 _NAMED = 12
 _COLUMNS = (
-    Column(key="at", title="from (UTC)", kind=Kind.MOMENT),
+    Column("at", "from (UTC)", Kind.MOMENT),
     UNTIL,
     JOB,
     USER,
@@ -63,11 +63,10 @@ def gpus_over_time_part(held: GpuHolders, range_: Range, *, by: str) -> tuple[Pa
         "A row for each job that held GPUs in this time, from submission to end: a thin line while it waits, "
         "a bar while it holds GPUs, the thicker and stronger the more."
     )
-    data = Data(
-        key="allocations",
-        title="",
-        columns=_COLUMNS,
-        rows=rows_of([one for one, _, _ in intervals], _COLUMNS),
+    data = table_of(
+        "allocations",
+        [one for one, _, _ in intervals],
+        _COLUMNS,
         keep="last",
         note="Allocations that reach into this time. One without an end is held now.",
     )

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 
 from pollux_slurm.document.charts.time_axes import Range
-from pollux_slurm.document.columns import Column, Data, Kind
+from pollux_slurm.document.columns import Column, Kind, table_of
 from pollux_slurm.document.document import Part
 from pollux_slurm.model import ReallocationStep, ReallocationWay
 from pollux_slurm.policy import BOUND_TEXTS
@@ -45,8 +45,12 @@ class IdleTime:
     begins: bool = True
 
     @property
+    def duration_s(self) -> float:
+        return (self.until - self.since).total_seconds()
+
+    @property
     def gpu_s(self) -> float:
-        return self.num_gpus * (self.until - self.since).total_seconds()
+        return self.num_gpus * self.duration_s
 
 
 def idle_times(use: GpuUse, range_: Range, *, shortest: timedelta = SHORTEST) -> tuple[IdleTime, ...]:
@@ -64,20 +68,17 @@ def idle_times(use: GpuUse, range_: Range, *, shortest: timedelta = SHORTEST) ->
 def idle_gpus_part(use: GpuUse | None, range_: Range) -> Part:
     """Return the part of a report; `use` is None for a login that reads views only."""
     times = () if use is None else idle_times(use, range_)
-    data = Data(
-        key="idle_gpus",
-        title="",
-        columns=(
-            SINCE,
-            UNTIL,
-            Column(key="duration_s", title="for", kind=Kind.SECONDS),
-            Column(key="num_gpus", title="idle GPUs", kind=Kind.COUNT),
-            Column(key="reasons", title="why", kind=Kind.TEXT, is_sentence=True),
-        ),
-        rows=tuple(
-            (one.since, one.until, (one.until - one.since).total_seconds(), one.num_gpus, why_text(one))
-            for one in times
-        ),
+    columns = (
+        SINCE,
+        UNTIL,
+        Column("duration_s", "for", Kind.SECONDS),
+        Column("num_gpus", "idle GPUs", Kind.COUNT),
+        Column("reasons", "why", Kind.TEXT, is_sentence=True, value=why_text),
+    )
+    data = table_of(
+        "idle_gpus",
+        times,
+        columns,
         keep="last",
         note="GPUs that no job had, or on which a job had made no step yet, while a job waited or had fewer "
         f"than its maximum. Times that last for less than {SHORTEST.seconds} s together are left out.",

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime
-from itertools import pairwise
 
 from pollux_slurm.document.charts.line_charts import LineChart, Mark, Panel, Series
 from pollux_slurm.document.charts.scales import Axis, linear_axis
-from pollux_slurm.document.charts.thinning import Point, thinned
+from pollux_slurm.document.charts.thinning import Point, known, thinned, with_gaps
 from pollux_slurm.document.charts.time_axes import Range, time_axis
-from pollux_slurm.document.columns import Column, Data, Kind, rows_of
+from pollux_slurm.document.columns import Column, Data, Kind, table_of
 from pollux_slurm.document.document import Part, Plot
 from pollux_slurm.report.parts.columns import AT, EFFICIENCY, EPOCH, NUM_GPUS, RUN
-from pollux_slurm.store.reporting.view_rows import JobEvent, ReallocationEntry
+from pollux_slurm.store.reporting.view_rows import JobEvent, ReallocationEntry, SamplePoint
 from pollux_slurm.text import plural, range_text
 
 _MOST_MARKS = 24
@@ -24,41 +20,25 @@ _MOST_MARKS = 24
 _LATE = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobSample:
-    """What a run measured, or the mean of several such: rates in examples/s, batch size in examples.
-
-    `run` counts from 1. `num_gpus` are those that the run used; None is what was not measured.
-    """
-
-    at: datetime
-    run: int
-    num_gpus: int
-    global_batch_size: int | None
-    throughput: float | None
-    predicted_throughput: float | None
-    efficiency: float | None
-    goodput: float | None
-    progress: float
-    epoch: int
-
-
 _SAMPLES = (
     AT,
     RUN,
     NUM_GPUS,
-    Column(key="global_batch_size", title="batch size (examples)", kind=Kind.COUNT),
-    Column(key="throughput", title="throughput (examples/s)"),
+    Column("global_batch_size", "batch size (examples)", Kind.COUNT),
+    Column("throughput", "throughput (examples/s)"),
     EFFICIENCY,
-    Column(key="goodput", title="goodput (examples/s)"),
-    Column(key="predicted_throughput", title="predicted throughput (examples/s)"),
-    Column(key="progress", title="scale-invariant iterations", shown=False),
+    Column("goodput", "goodput (examples/s)"),
+    Column("predicted_throughput", "predicted throughput (examples/s)"),
+    Column("progress", "scale-invariant iterations", shown=False),
     EPOCH,
 )
 
 
 def history_part(
-    samples: Sequence[JobSample], events: Sequence[JobEvent], moves: Sequence[ReallocationEntry], shown: Range
+    samples: Sequence[SamplePoint],
+    events: Sequence[JobEvent],
+    moves: Sequence[ReallocationEntry],
+    shown: Range,
 ) -> Part:
     """Return the plots over `shown`, or a text where the job has neither run nor reported."""
     held = _held(events, shown)
@@ -86,29 +66,28 @@ _BATCH = (
 )
 
 
-def _data(samples: Sequence[JobSample]) -> Data:
-    rows = rows_of(samples, _SAMPLES)
-    return Data(key="samples", title="", columns=_SAMPLES, rows=rows, keep="spread")
+def _data(samples: Sequence[SamplePoint]) -> Data:
+    return table_of("samples", samples, _SAMPLES, keep="spread")
 
 
 def _goodput(
-    samples: Sequence[JobSample],
+    samples: Sequence[SamplePoint],
     held: Sequence[Point],
     moves: Sequence[ReallocationEntry],
     x: Axis,
 ) -> LineChart:
     goodput, throughput = points_of(samples, "goodput"), points_of(samples, "throughput")
     moved = [row.planned_at for row in moves if row.step == "confirmed"]
-    goodputs = _known(goodput)
+    goodputs = known(goodput)
     summary = f"Goodput was {_span(goodputs)} examples per second" if goodputs else "No goodput is known"
-    gpus = _span(_known(held))
+    gpus = _span(known(held))
     return LineChart(
         title="Goodput and GPUs over time",
         text=f"{summary}, on {gpus} GPUs, with {plural(len(moved), 'completed reallocation')}.",
         x=x,
         panels=(
             Panel(
-                y=linear_axis("examples/s", [*goodputs, *_known(throughput)]),
+                y=linear_axis("examples/s", [*goodputs, *known(throughput)]),
                 series=(
                     Series(label="throughput", points=thinned(throughput), style=5),
                     Series(label="goodput (throughput × efficiency)", points=thinned(goodput), style=0),
@@ -116,7 +95,7 @@ def _goodput(
                 height=210.0,
             ),
             Panel(
-                y=linear_axis("GPUs", _known(held)),
+                y=linear_axis("GPUs", known(held)),
                 series=(Series(label="GPUs held", points=tuple(held), style=2, step=True, filled=True),),
                 height=110.0,
             ),
@@ -125,19 +104,19 @@ def _goodput(
     )
 
 
-def _batch(samples: Sequence[JobSample], x: Axis) -> LineChart:
+def _batch(samples: Sequence[SamplePoint], x: Axis) -> LineChart:
     batch, efficiency = points_of(samples, "global_batch_size"), points_of(samples, "efficiency")
-    shares = [100 * share for share in _known(efficiency)]
+    shares = [100 * share for share in known(efficiency)]
     efficiency_text = (
         f"Statistical efficiency was {_span(shares)} %." if shares else "No efficiency is known yet."
     )
     return LineChart(
         title="Batch size and statistical efficiency over time",
-        text=f"The global batch size was {_span(_known(batch))} examples per step. {efficiency_text}",
+        text=f"The global batch size was {_span(known(batch))} examples per step. {efficiency_text}",
         x=x,
         panels=(
             Panel(
-                y=linear_axis("batch (examples)", _known(batch)),
+                y=linear_axis("batch (examples)", known(batch)),
                 series=(Series(label="global batch size", points=thinned(batch), style=0, step=True),),
                 height=140.0,
             ),
@@ -151,18 +130,10 @@ def _batch(samples: Sequence[JobSample], x: Axis) -> LineChart:
     )
 
 
-def points_of(rows: Sequence[JobSample], key: str) -> list[Point]:
+def points_of(rows: Sequence[SamplePoint], key: str) -> list[Point]:
     """Return a column over time, in seconds since 1970, with gaps where values or reports are missing."""
     moments = [row.at.timestamp() for row in rows]
-    apart = [after - before for before, after in pairwise(moments)]
-    most = _LATE * statistics.median(apart) if apart else 0.0
-    points: list[Point] = []
-    for index, row in enumerate(rows):
-        if index and (apart[index - 1] > most or row.run != rows[index - 1].run):
-            points.append((moments[index - 1], math.nan))
-        value = getattr(row, key)
-        points.append((moments[index], math.nan if value is None else float(value)))
-    return points
+    return with_gaps(moments, [getattr(row, key) for row in rows], late=_LATE, runs=[row.run for row in rows])
 
 
 def _held(events: Sequence[JobEvent], shown: Range) -> list[Point]:
@@ -180,10 +151,6 @@ def _held(events: Sequence[JobEvent], shown: Range) -> list[Point]:
             points.append((points[-1][0], math.nan))
         points += [(begin, num_gpus), (end, num_gpus)]
     return points
-
-
-def _known(points: Sequence[Point]) -> list[float]:
-    return [value for _, value in points if not math.isnan(value)]
 
 
 def _span(values: Sequence[float]) -> str:

@@ -8,24 +8,19 @@ from datetime import date, timezone
 
 from pollux_slurm.document.charts.move_bars import COST_PARTS
 from pollux_slurm.document.charts.scales import linear_axis
-from pollux_slurm.document.charts.stacked_bars import Stack, StackedBars
-from pollux_slurm.document.charts.time_axes import Range, day_ends, day_text, days_axis, midnight
-from pollux_slurm.document.columns import Column, Data, Kind
+from pollux_slurm.document.charts.stacked_bars import StackedBars, day_stacks
+from pollux_slurm.document.charts.time_axes import Range, days_axis
+from pollux_slurm.document.columns import Column, Data, table_of
 from pollux_slurm.document.document import Part, Plot
-from pollux_slurm.report.parts.columns import ACCOUNT, JOB, USER
-from pollux_slurm.report.parts.job_moves import JobMove, costs_text, move_values
+from pollux_slurm.report.parts.columns import ACCOUNT, DAY, JOB, USER
+from pollux_slurm.report.parts.job_moves import PLANNED, costs_text, lost_s, move_columns, parts_s
 from pollux_slurm.store.reporting.view_rows import ReallocationEntry
 from pollux_slurm.text import number_text, plural
 
-_WHOSE = (
-    JOB,
-    USER,
-    ACCOUNT,
-)
 _BY_DAY = (
-    Column(key="day", title="day (UTC)", kind=Kind.DAY),
+    DAY,
     *(
-        Column(key=f"{key}_min", title=f"{label} (min)")
+        Column(f"{key}_min", f"{label} (min)")
         for key, (label, _) in zip(("checkpoint", "queue", "launch", "regroup"), COST_PARTS, strict=True)
     ),
 )
@@ -33,23 +28,22 @@ _BY_DAY = (
 
 def moves_by_day_part(rows: Sequence[ReallocationEntry], range_: Range) -> Part:
     """Return the part about reallocations of running jobs, rows of reallocation_history."""
-    moves = [JobMove(row=row) for row in rows if row.moves_running]
-    ordered = sorted(moves, key=lambda move: -(move.lost_s or 0.0))
-    columns, values = move_values(ordered, before=_WHOSE)
-    data = Data(
-        key="reallocations",
+    moves = sorted((row for row in rows if row.moves_running), key=lambda row: -(lost_s(row) or 0.0))
+    columns = move_columns(moves, JOB, USER, ACCOUNT, PLANNED)
+    data = table_of(
+        "reallocations",
+        moves,
+        columns,
         title="The longest standstills first",
-        columns=columns,
-        rows=values,
         note="Goodput in examples/s, means over the run before and the run after.",
     )
     if not moves:
         return Part(title="Reallocations", text="No running job was moved in this time.", tables=(data,))
-    done = [move for move in moves if move.row.step == "confirmed"]
+    done = [move for move in moves if move.step == "confirmed"]
     summary = (
         f"{plural(len(moves), 'move')} of running jobs, {len(done):,} of them completed; {costs_text(done)}."
     )
-    is_measured = any(move.lost_s is not None for move in done)
+    is_measured = any(lost_s(move) is not None for move in done)
     minutes = _minutes_by_day(done)
     chart = _chart(minutes, range_, summary)
     plots = (Plot(chart=chart, caption=_CAPTION, data=_by_day(minutes)),) if is_measured else ()
@@ -63,12 +57,12 @@ _CAPTION = (
 )
 
 
-def _minutes_by_day(done: Sequence[JobMove]) -> dict[date, list[float]]:
+def _minutes_by_day(done: Sequence[ReallocationEntry]) -> dict[date, list[float]]:
     """Return the minutes of standstill of each day (UTC) by `COST_PARTS`, in order."""
     days: defaultdict[date, list[float]] = defaultdict(lambda: [0.0] * len(COST_PARTS))
     for move in done:
-        day = days[move.row.planned_at.astimezone(timezone.utc).date()]
-        for place, seconds in enumerate(move.parts_s):
+        day = days[move.planned_at.astimezone(timezone.utc).date()]
+        for place, seconds in enumerate(parts_s(move)):
             day[place] += seconds / 60
     return dict(sorted(days.items()))
 
@@ -84,19 +78,14 @@ def _by_day(minutes: Mapping[date, Sequence[float]]) -> Data:
 
 
 def _chart(minutes: Mapping[date, Sequence[float]], range_: Range, summary: str) -> StackedBars:
-    stacks = [
-        Stack(name=f"{day_text(midnight(day))} {day.year}", low=low, high=high, parts=tuple(parts))
-        for day, parts in minutes.items()
-        for low, high in [day_ends(day)]
-    ]
     return StackedBars(
         title="Standstill for reallocations by day",
         text=summary,
         x=days_axis(minutes, range_),
-        y=linear_axis("standstill (min per day)", [sum(stack.parts) for stack in stacks]),
+        y=linear_axis("standstill (min per day)", map(sum, minutes.values())),
         labels=tuple(label for label, _ in COST_PARTS),
         styles=tuple(style for _, style in COST_PARTS),
-        stacks=tuple(stacks),
+        stacks=day_stacks(minutes),
         value_text=lambda value: f"{number_text(value)} min",
         height=200.0,
     )

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Sequence
-from itertools import pairwise
 
 from pollux_slurm.document.charts.line_charts import LineChart, Panel, Series
 from pollux_slurm.document.charts.scales import linear_axis
-from pollux_slurm.document.charts.thinning import Point, averaged
+from pollux_slurm.document.charts.thinning import Point, averaged, known, with_gaps
 from pollux_slurm.document.charts.time_axes import Range, time_axis
-from pollux_slurm.document.columns import Column, Data, Kind, rows_of
+from pollux_slurm.document.columns import Column, Kind, table_of
 from pollux_slurm.document.document import Part, Plot
 from pollux_slurm.report.parts.columns import AT, GPU_TYPE, NUM_JOBS, NUM_MOVES, ROUND
 from pollux_slurm.report.parts.common import share
@@ -24,30 +22,29 @@ _AWAY = 10
 _ROUNDS = (
     AT,
     ROUND,
-    Column(key="shadow", title="shadow", kind=Kind.TEXT),
+    Column("shadow", "shadow", Kind.TEXT),
     NUM_JOBS,
-    Column(key="num_served", title="served", kind=Kind.COUNT),
-    Column(key="num_gpus", title="GPUs decided", kind=Kind.COUNT),
-    Column(key="total_gpus", title="GPUs there", kind=Kind.COUNT),
-    Column(key="mean_speedup", title="mean speedup"),
-    Column(key="min_speedup", title="least speedup"),
-    Column(key="gap", title="gap", kind=Kind.SHARE),
+    Column("num_served", "served", Kind.COUNT),
+    Column("num_gpus", "GPUs decided", Kind.COUNT),
+    Column("total_gpus", "GPUs there", Kind.COUNT),
+    Column("mean_speedup", "mean speedup"),
+    Column("min_speedup", "least speedup"),
+    Column("gap", "gap", Kind.SHARE),
     NUM_MOVES,
-    Column(key="solve_s", title="solved in", kind=Kind.SECONDS),
-    Column(key="objective", title="objective", kind=Kind.TEXT, shown=False),
-    Column(key="solver", title="solver", kind=Kind.TEXT, shown=False),
-    Column(key="fitness", title="fitness", shown=False),
-    Column(key="timed_out", title="cut short", kind=Kind.TEXT, shown=False),
+    Column("solve_s", "solved in", Kind.SECONDS),
+    Column("objective", "objective", Kind.TEXT, shown=False),
+    Column("solver", "solver", Kind.TEXT, shown=False),
+    Column("fitness", "fitness", shown=False),
+    Column("timed_out", "cut short", Kind.TEXT, shown=False),
 )
 
 
 def rounds_part(rows: Sequence[RoundEntry], range_: Range) -> Part:
     """Return what rounds had and decided over time, rows of round_history, oldest first."""
-    data = Data(
-        key="rounds",
-        title="",
-        columns=_ROUNDS,
-        rows=rows_of(rows, _ROUNDS),
+    data = table_of(
+        "rounds",
+        rows,
+        _ROUNDS,
         keep="spread",
         note="Speedups are predicted, over each job's fair share of the cluster.",
     )
@@ -55,11 +52,9 @@ def rounds_part(rows: Sequence[RoundEntry], range_: Range) -> Part:
         return Part(title="Rounds", text="No round was decided in this time.", tables=(data,))
     moments = [row.at.timestamp() for row in rows]
     decided, there, mean, least = (
-        _over_time(moments, [getattr(row, key) for row in rows])
+        with_gaps(moments, [getattr(row, key) for row in rows], late=_AWAY)
         for key in ("num_gpus", "total_gpus", "mean_speedup", "min_speedup")
     )
-    gpus = [value for _, value in (*decided, *there) if not math.isnan(value)]
-    speedups = [value for _, value in (*mean, *least) if not math.isnan(value)]
     chart = LineChart(
         title="GPUs decided, and what they were to bring",
         text=f"{plural(len(rows), 'round')} decided on {number_text(_middle(decided))} GPUs, of "
@@ -67,7 +62,7 @@ def rounds_part(rows: Sequence[RoundEntry], range_: Range) -> Part:
         x=time_axis([range_.since, range_.until]),
         panels=(
             Panel(
-                y=linear_axis("GPUs", gpus),
+                y=linear_axis("GPUs", known((*decided, *there))),
                 series=(
                     Series(
                         label="decided for adaptive jobs",
@@ -81,7 +76,7 @@ def rounds_part(rows: Sequence[RoundEntry], range_: Range) -> Part:
                 height=170.0,
             ),
             Panel(
-                y=linear_axis("speedup", speedups),
+                y=linear_axis("speedup", known((*mean, *least))),
                 series=(
                     Series(label="mean speedup", points=averaged(mean), style=0, step=True),
                     Series(label="least speedup", points=averaged(least), style=1, step=True),
@@ -110,46 +105,28 @@ def _shadow_text(rows: Sequence[RoundEntry]) -> str:
     return f" Rounds in shadow mode, by which no job gets GPUs: {number:,}." if number else ""
 
 
-def _over_time(moments: Sequence[float], values: Sequence[float | None]) -> list[Point]:
-    """Return the values by time, with a gap where the daemon was away."""
-    apart = [after - before for before, after in pairwise(moments)]
-    most = _AWAY * statistics.median(apart) if apart else 0.0
-    points: list[Point] = []
-    for index, (at, value) in enumerate(zip(moments, values, strict=True)):
-        if index and apart[index - 1] > most:
-            points.append((moments[index - 1], math.nan))
-        points.append((at, math.nan if value is None else value))
-    return points
-
-
 def _middle(points: Sequence[Point]) -> float:
-    known = [value for _, value in points if not math.isnan(value)]
-    return statistics.median(known) if known else 0.0
+    return statistics.median(known(points) or [0.0])
 
 
 def nodes_part(nodes: Sequence[NodeSum], range_: Range) -> Part:
     """Return how busy each node was over the days of a range."""
     columns = (
-        Column(key="node_name", title="node", kind=Kind.TEXT),
+        Column("node_name", "node", Kind.TEXT),
         GPU_TYPE,
-        Column(key="gpu_hours", title="GPU hours held"),
-        Column(key="available_gpu_hours", title="GPU hours there"),
-        Column(key="utilization", title="used", kind=Kind.SHARE),
-    )
-    data = Data(
-        key="nodes",
-        title="",
-        columns=columns,
-        rows=tuple(
-            (
-                node.node_name,
-                node.gpu_type,
-                node.gpu_hours,
-                node.available_gpu_hours,
-                share(node.gpu_hours, node.available_gpu_hours),
-            )
-            for node in nodes
+        Column("gpu_hours", "GPU hours held"),
+        Column("available_gpu_hours", "GPU hours there"),
+        Column(
+            "utilization",
+            "used",
+            Kind.SHARE,
+            value=lambda node: share(node.gpu_hours, node.available_gpu_hours),
         ),
+    )
+    data = table_of(
+        "nodes",
+        nodes,
+        columns,
         note=f"GPU hours are of {range_.days_text()}. GPU hours there: what adaptive jobs could have had, as "
         "far as rounds knew.",
     )

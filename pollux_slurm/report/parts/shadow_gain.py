@@ -13,7 +13,7 @@ from pollux_slurm.document.charts.line_charts import LineChart, Panel, Series
 from pollux_slurm.document.charts.scales import linear_axis
 from pollux_slurm.document.charts.thinning import averaged
 from pollux_slurm.document.charts.time_axes import Range, time_axis
-from pollux_slurm.document.columns import Column, Data, Kind, rows_of, spread
+from pollux_slurm.document.columns import Column, Data, Kind, spread, table_of
 from pollux_slurm.document.document import Part, Plot
 from pollux_slurm.errors import InvalidProblemError
 from pollux_slurm.goodput import TableCache
@@ -199,23 +199,22 @@ _ROUND_COLUMNS = (
     NUM_JOBS,
     GPUS_STOOD,
     GPUS_DECIDED,
-    Column(key="speedup_stood", title="mean speedup that stood"),
-    Column(key="speedup_decided", title="mean speedup decided"),
-    Column(key="gain", title="gain", kind=Kind.SHARE),
-    Column(key="fitness_stood", title="fitness that stood"),
-    Column(key="fitness_decided", title="fitness decided"),
-    Column(key="fitness_gain", title="gain in fitness", kind=Kind.SHARE),
+    Column("speedup_stood", "mean speedup that stood"),
+    Column("speedup_decided", "mean speedup decided"),
+    Column("gain", "gain", Kind.SHARE),
+    Column("fitness_stood", "fitness that stood"),
+    Column("fitness_decided", "fitness decided"),
+    Column("fitness_gain", "gain in fitness", Kind.SHARE),
 )
 
 
 def gain_part(weighed: Sequence[WeighedRound], range_: Range) -> Part:
     """Return what decisions were worth by the daemon's own models, against what stood."""
     title = "Predicted gain"
-    data = Data(
-        key="shadow_rounds",
-        title="",
-        columns=_ROUND_COLUMNS,
-        rows=rows_of(weighed, _ROUND_COLUMNS),
+    data = table_of(
+        "shadow_rounds",
+        weighed,
+        _ROUND_COLUMNS,
         keep="spread",
         note="Speedups are over each job's fair share, restarts paid for; fitness is the objective's own "
         "mean, in which a job that waits counts as next to nothing.",
@@ -265,8 +264,8 @@ _PREDICTION_COLUMNS = (
     NUM_GPUS,
     NUM_ROUNDS,
     NUM_SAMPLES,
-    Column(key="predicted_goodput", title="predicted (examples/s)"),
-    Column(key="goodput", title="measured (examples/s)"),
+    Column("predicted_goodput", "predicted (examples/s)"),
+    Column("goodput", "measured (examples/s)"),
     MEAN_ERROR,
     MEAN_ABS_ERROR,
 )

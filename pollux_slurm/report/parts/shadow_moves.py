@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import groupby
 
-from pollux_slurm.document.columns import Column, Data, Kind, rows_of
+from pollux_slurm.document.columns import Column, Data, Kind, table_of
 from pollux_slurm.document.document import Part
 from pollux_slurm.model import Allocation
 from pollux_slurm.report.parts.columns import (
@@ -18,7 +18,7 @@ from pollux_slurm.report.parts.columns import (
     GPUS_DECIDED,
     GPUS_STOOD,
     JOB,
-    MOVE_KIND,
+    KIND,
     NAME,
     NUM_JOBS,
     NUM_MOVES,
@@ -170,7 +170,7 @@ def _kind_column(kind: MoveKind) -> Column:
     def number(wish: JobWishes) -> int:
         return sum(one.kind is kind for one in wish.proposals)
 
-    return Column(key=f"num_{kind.value}", title=kind.value, kind=Kind.COUNT, value=number)
+    return Column(f"num_{kind.value}", kind.value, Kind.COUNT, value=number)
 
 
 _JOB_COLUMNS = (
@@ -179,23 +179,23 @@ _JOB_COLUMNS = (
     replace(USER, value=lambda wish: wish.job.user_name),
     replace(ACCOUNT, value=lambda wish: wish.job.account),
     NUM_ROUNDS,
-    Column(key="num_moves", title="moves asked for", kind=Kind.COUNT, value=lambda wish: len(wish.proposals)),
+    Column("num_moves", "moves asked for", Kind.COUNT, value=lambda wish: len(wish.proposals)),
     *map(_kind_column, MoveKind),
-    Column(key="mean_gpus_stood", title="GPUs held", value=lambda wish: wish.mean_stood),
-    Column(key="mean_gpus_decided", title="GPUs decided", value=lambda wish: wish.mean_decided),
+    Column("mean_gpus_stood", "GPUs held", value=lambda wish: wish.mean_stood),
+    Column("mean_gpus_decided", "GPUs decided", value=lambda wish: wish.mean_decided),
 )
 
 _MOVE_COLUMNS = (
-    Column(key="first_at", title="from (UTC)", kind=Kind.MOMENT),
-    Column(key="last_at", title="to (UTC)", kind=Kind.MOMENT, shown=False),
+    Column("first_at", "from (UTC)", Kind.MOMENT),
+    Column("last_at", "to (UTC)", Kind.MOMENT, shown=False),
     replace(JOB, value=lambda one: one.job.slurm_job_id),
-    replace(MOVE_KIND, value=lambda one: one.kind.value),
-    Column(key="stood", title="held", kind=Kind.TEXT, value=lambda one: str(one.stood)),
-    Column(key="decided", title="decided", kind=Kind.TEXT, value=lambda one: str(one.decided)),
+    replace(KIND, value=lambda one: one.kind.value),
+    Column("stood", "held", Kind.TEXT, value=lambda one: str(one.stood)),
+    Column("decided", "decided", Kind.TEXT, value=lambda one: str(one.decided)),
     replace(GPUS_STOOD, shown=False, value=lambda one: one.stood.num_gpus),
     replace(GPUS_DECIDED, shown=False, value=lambda one: one.decided.num_gpus),
-    Column(key="num_rounds", title="rounds that asked", kind=Kind.COUNT),
-    Column(key="first_round_id", title="first round", kind=Kind.COUNT),
+    Column("num_rounds", "rounds that asked", Kind.COUNT),
+    Column("first_round_id", "first round", Kind.COUNT),
 )
 
 
@@ -225,11 +225,11 @@ def _said(wishes: Sequence[JobWishes], proposals: Sequence[Proposal], every: int
 
 
 def _jobs_data(wishes: Sequence[JobWishes]) -> Data:
-    return Data(
-        key="shadow_jobs",
+    return table_of(
+        "shadow_jobs",
+        wishes,
+        _JOB_COLUMNS,
         title="By job",
-        columns=_JOB_COLUMNS,
-        rows=rows_of(wishes, _JOB_COLUMNS),
         note="GPUs are means over the rounds that decided about the job.",
     )
 
@@ -239,12 +239,12 @@ def _kinds_data(proposals: Sequence[Proposal]) -> Data:
     for one in proposals:
         by_kind[one.kind].append(one)
     columns = (
-        MOVE_KIND,
-        Column(key="meaning", title="which means", kind=Kind.TEXT, is_sentence=True),
+        KIND,
+        Column("meaning", "which means", Kind.TEXT, is_sentence=True),
         NUM_MOVES,
         NUM_JOBS,
-        Column(key="num_gpus", title="GPUs gained", kind=Kind.COUNT),
-        Column(key="median_rounds", title="rounds that asked, median"),
+        Column("num_gpus", "GPUs gained", Kind.COUNT),
+        Column("median_rounds", "rounds that asked, median"),
     )
     rows = tuple(
         (
@@ -261,11 +261,11 @@ def _kinds_data(proposals: Sequence[Proposal]) -> Data:
 
 
 def _moves_data(proposals: Sequence[Proposal]) -> Data:
-    return Data(
-        key="shadow_moves",
+    return table_of(
+        "shadow_moves",
+        proposals,
+        _MOVE_COLUMNS,
         title="Move by move",
-        columns=_MOVE_COLUMNS,
-        rows=rows_of(proposals, _MOVE_COLUMNS),
         keep="last",
         note="Why a round decided so: pollux explain JOB --round NUMBER.",
     )

@@ -8,7 +8,7 @@ from datetime import datetime
 from pollux_slurm.document.columns import Column, Data, Kind
 from pollux_slurm.document.document import Part
 from pollux_slurm.report.parts.groups import NAMELESS
-from pollux_slurm.report.spans.jobs import Span, SpanJob, relative
+from pollux_slurm.report.spans.jobs import Span, relative
 from pollux_slurm.text import change_text, minute_text, number_text, plural, share_text
 
 Caveat = tuple[str, ...]
@@ -37,10 +37,10 @@ def caveats_part(before: Span, after: Span) -> Part:
                 key="caveats",
                 title="",
                 columns=(
-                    Column(key="about", title="about", kind=Kind.TEXT),
-                    Column(key="before", title="before", kind=Kind.TEXT),
-                    Column(key="after", title="after", kind=Kind.TEXT),
-                    Column(key="caveat", title="what to weigh", kind=Kind.TEXT, is_sentence=True),
+                    Column("about", "about", Kind.TEXT),
+                    Column("before", "before", Kind.TEXT),
+                    Column("after", "after", Kind.TEXT),
+                    Column("caveat", "what to weigh", Kind.TEXT, is_sentence=True),
                 ),
                 rows=found,
             ),
@@ -68,8 +68,10 @@ def caveats(before: Span, after: Span) -> Iterator[Caveat]:
                 f"Another load ({change_text(change)}): with {how[0]} to do, jobs wait {how[1]} under any "
                 "scheduler.",
             )
-    for what, key in (("size of jobs", _size), ("account", _account)):
-        shares = [span.shares_by(key) for span in both]
+    for what, shares in (
+        ("size of jobs", [span.shares_by(lambda job: job.size) for span in both]),
+        ("account", [span.shares_by(lambda job: job.account or NAMELESS) for span in both]),
+    ):
         name, moved = _most_moved(*shares)
         if moved > _OTHER_MIX:
             yield (
@@ -141,13 +143,5 @@ def _most_moved(before: dict[str, float], after: dict[str, float]) -> tuple[str,
     return largest, sum(abs(change) for change in changes.values()) / 2
 
 
-def _size(job: SpanJob) -> str:
-    return job.size
-
-
 def _moment(moment: datetime | None) -> str:
     return "" if moment is None else minute_text(moment)
-
-
-def _account(job: SpanJob) -> str:
-    return job.account or NAMELESS

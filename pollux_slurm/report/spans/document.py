@@ -71,4 +71,4 @@ def _fact(key: str, title: str, kind: Kind, before: float | None, after: float |
     text = f"{text_of(before, kind)} → {text_of(after, kind)}"
     if change is not None:
         text += f" ({change_text(change)})"
-    return Fact(key=f"{key}_change", title=title, value=change, kind=Kind.SHARE, text=text)
+    return Fact(f"{key}_change", title, change, Kind.SHARE, text=text)

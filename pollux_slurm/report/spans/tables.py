@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -11,7 +11,7 @@ from statistics import fmean
 from pollux_slurm.document.charts.line_charts import LineChart, Panel, distribution
 from pollux_slurm.document.charts.scales import Axis, duration_axis, linear_axis
 from pollux_slurm.document.charts.stacked_bars import Stack, StackedBars
-from pollux_slurm.document.columns import Column, Data, Kind, Value, rows_of, text_of
+from pollux_slurm.document.columns import Column, Data, Kind, Value, table_of, text_of
 from pollux_slurm.document.document import Part, Plot
 from pollux_slurm.report.parts.columns import GPU_HOURS, MEASURE, NUM_JOBS, SINCE, UNTIL
 from pollux_slurm.report.parts.common import share
@@ -22,19 +22,9 @@ from pollux_slurm.text import duration_text, number_text
 Measure = Callable[[SpanJob], float | None]
 
 
-def completion_s(job: SpanJob) -> float | None:
-    """Return a job's completion time."""
-    return job.completion_s
-
-
-def waited_s(job: SpanJob) -> float | None:
-    """Return how long a job waited for its first start."""
-    return job.waited_s
-
-
 MEASURES: tuple[tuple[str, Measure], ...] = (
-    ("completion time", completion_s),
-    ("waiting time", waited_s),
+    ("completion time", lambda job: job.completion_s),
+    ("waiting time", lambda job: job.waited_s),
 )
 _GROUPS: tuple[tuple[str, Callable[[SpanJob], bool]], ...] = (
     ("all", lambda _: True),
@@ -48,7 +38,7 @@ def values_of(jobs: Sequence[SpanJob], measure: Measure) -> list[float]:
     return sorted(value for value in map(measure, jobs) if value is not None)
 
 
-_SPAN = Column(key="span", title="span", kind=Kind.TEXT, value=lambda span: span.name)
+_SPAN = Column("span", "span", Kind.TEXT, value=lambda span: span.name)
 
 
 def times_part(before: Span, after: Span) -> Part:
@@ -68,14 +58,14 @@ def times_part(before: Span, after: Span) -> Part:
                 rows.append((name, group, span.name, len(values), first, median, third, mean, change))
     columns = (
         MEASURE,
-        Column(key="jobs", title="jobs", kind=Kind.TEXT),
+        Column("jobs", "jobs", Kind.TEXT),
         _SPAN,
-        Column(key="num_jobs", title="number", kind=Kind.COUNT),
-        Column(key="first_quartile_s", title="first quartile", kind=Kind.SECONDS),
-        Column(key="median_s", title="median", kind=Kind.SECONDS),
-        Column(key="third_quartile_s", title="third quartile", kind=Kind.SECONDS),
-        Column(key="mean_s", title="mean", kind=Kind.SECONDS),
-        Column(key="median_change", title="change of the median", kind=Kind.SHARE),
+        Column("num_jobs", "number", Kind.COUNT),
+        Column("first_quartile_s", "first quartile", Kind.SECONDS),
+        Column("median_s", "median", Kind.SECONDS),
+        Column("third_quartile_s", "third quartile", Kind.SECONDS),
+        Column("mean_s", "mean", Kind.SECONDS),
+        Column("median_change", "change of the median", Kind.SHARE),
     )
     data = Data(
         key="times",
@@ -121,43 +111,34 @@ _HOURS = (
     replace(SINCE, shown=False, value=lambda span: span.range.since),
     replace(UNTIL, shown=False, value=lambda span: span.range.until),
     replace(NUM_JOBS, value=lambda span: len(span.jobs)),
-    Column(key="num_without", title="without GPUs or a start", kind=Kind.COUNT),
+    Column("num_without", "without GPUs or a start", Kind.COUNT),
     GPU_HOURS,
-    Column(key="gpu_hours_a_day", title="GPU hours a day", value=lambda span: span.gpu_hours / span.days),
+    Column("gpu_hours_a_day", "GPU hours a day", value=lambda span: span.gpu_hours / span.days),
     Column(
-        key="adaptive_share",
-        title="of adaptive jobs",
-        kind=Kind.SHARE,
+        "adaptive_share",
+        "of adaptive jobs",
+        Kind.SHARE,
         value=lambda span: span.share(lambda job: job.adaptive),
     ),
     Column(
-        key="completed_share",
-        title="of jobs that completed",
-        kind=Kind.SHARE,
+        "completed_share",
+        "of jobs that completed",
+        Kind.SHARE,
         value=lambda span: span.share(lambda job: job.state == "completed"),
     ),
-    Column(
-        key="progress_share",
-        title="with progress",
-        kind=Kind.SHARE,
-        value=lambda span: measured_shares(span)[0],
-    ),
-    Column(key="useful_share", title="useful", kind=Kind.SHARE, value=lambda span: measured_shares(span)[1]),
+    Column("progress_share", "with progress", Kind.SHARE, value=lambda span: measured_shares(span)[0]),
+    Column("useful_share", "useful", Kind.SHARE, value=lambda span: measured_shares(span)[1]),
 )
 
 
 def hours_part(before: Span, after: Span) -> Part:
     """Return GPU hours and what was made of them."""
-    rows = rows_of((before, after), _HOURS)
     note = (
         "GPU hours of the jobs that were submitted in a span, also those after its end. With progress: the "
         "share of adaptive jobs' GPU hours in which they reported training. Useful: these, weighted with "
         "their statistical efficiency. Slurm knows neither of other jobs."
     )
-    return Part(
-        title="GPU hours",
-        tables=(Data(key="gpu_hours", title="", columns=_HOURS, rows=rows, note=note),),
-    )
+    return Part(title="GPU hours", tables=(table_of("gpu_hours", (before, after), _HOURS, note=note),))
 
 
 def measured_shares(span: Span) -> tuple[float | None, float | None]:
@@ -175,11 +156,11 @@ def mix_part(before: Span, after: Span) -> Part:
         (size, *(one[size] for one in counted), *(one.get(size, 0.0) for one in shares)) for size in SIZES
     )
     columns = (
-        Column(key="num_gpus", title="size (GPUs)", kind=Kind.TEXT),
-        Column(key="num_jobs_before", title="jobs before", kind=Kind.COUNT),
-        Column(key="num_jobs_after", title="jobs after", kind=Kind.COUNT),
-        Column(key="share_before", title="GPU hours before", kind=Kind.SHARE),
-        Column(key="share_after", title="GPU hours after", kind=Kind.SHARE),
+        Column("num_gpus", "size (GPUs)", Kind.TEXT),
+        Column("num_jobs_before", "jobs before", Kind.COUNT),
+        Column("num_jobs_after", "jobs after", Kind.COUNT),
+        Column("share_before", "GPU hours before", Kind.SHARE),
+        Column("share_after", "GPU hours after", Kind.SHARE),
     )
     stacks = tuple(
         Stack(
@@ -232,50 +213,40 @@ def _groups(
     key: str, title: str, group: Callable[[SpanJob], str], before: Span, after: Span, note: str
 ) -> Data:
     spans = (before, after)
-    columns = [Column(key=title, title=title, kind=Kind.TEXT)]
+    columns = [Column(title, title, Kind.TEXT)]
     for name, text, kind in (
         ("num_jobs", "jobs", Kind.COUNT),
         ("gpu_hours_a_day", "GPU hours a day", Kind.NUMBER),
         ("median_waiting_s", "median waiting time", Kind.SECONDS),
         ("median_slowdown", "median slowdown", Kind.NUMBER),
     ):
-        columns += [
-            Column(key=f"{name}_{span.name}", title=f"{text} {span.name}", kind=kind) for span in spans
-        ]
-    found: list[tuple[Value, ...]] = []
+        columns += [Column(f"{name}_{span.name}", f"{text} {span.name}", kind) for span in spans]
+    found = []
     for name in sorted({group(job) for span in spans for job in span.jobs}):
         own = [[job for job in span.jobs if group(job) == name] for span in spans]
-        found.append(
-            (
-                name,
-                *(len(jobs) for jobs in own),
-                *(
-                    sum(job.gpu_hours for job in jobs) / span.days
-                    for jobs, span in zip(own, spans, strict=True)
-                ),
-                *(quartiles(values_of(jobs, waited_s))[1] for jobs in own),
-                *(quartiles(values_of(jobs, _slowdown))[1] for jobs in own),
-            )
-        )
-    found.sort(key=lambda row: -(float(str(row[3])) + float(str(row[4]))))
-    return Data(key=key, title=f"By {title}", columns=tuple(columns), rows=tuple(found), note=note)
-
-
-def _slowdown(job: SpanJob) -> float | None:
-    return job.slowdown
+        per_day = [
+            sum(job.gpu_hours for job in jobs) / span.days for jobs, span in zip(own, spans, strict=True)
+        ]
+        waited = [_median(jobs, lambda job: job.waited_s) for jobs in own]
+        slowdowns = [_median(jobs, lambda job: job.slowdown) for jobs in own]
+        found.append((-sum(per_day), (name, *map(len, own), *per_day, *waited, *slowdowns)))
+    rows = tuple(row for _, row in sorted(found, key=lambda one: one[0]))
+    return Data(key=key, title=f"By {title}", columns=tuple(columns), rows=rows, note=note)
 
 
 def _spread_text(span: Span) -> str:
-    medians = {
-        name: quartiles(
-            values_of([job for job in span.jobs if (job.account or NAMELESS) == name], _slowdown)
-        )[1]
-        for name in {job.account or NAMELESS for job in span.jobs}
-    }
-    known = sorted(median for median in medians.values() if median is not None)
+    by_account: defaultdict[str, list[SpanJob]] = defaultdict(list)
+    for job in span.jobs:
+        by_account[job.account].append(job)
+    medians = [_median(jobs, lambda job: job.slowdown) for jobs in by_account.values()]
+    known = sorted(median for median in medians if median is not None)
     if len(known) < 2:
         return f"There was one account at most with jobs that ended {span.name}."
     return (
         f"{span.name.capitalize()}, the median slowdown of accounts was between "
         f"{number_text(known[0])} and {number_text(known[-1])}."
     )
+
+
+def _median(jobs: Sequence[SpanJob], measure: Measure) -> float | None:
+    return quartiles(values_of(jobs, measure))[1]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 
 from pollux_slurm.errors import SimulationError
-from pollux_slurm.simulator.engine.measurement_noise import NO_NOISE, MeasurementNoise
+from pollux_slurm.simulator.engine.measurements import NO_NOISE, MeasurementNoise
 
 RULES = ("osdi21", "slurm")
 # Seconds before a requeued job starts unless its begin time is set (measured on 22.05.8).

@@ -7,17 +7,14 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from pollux_slurm.errors import TraceError
-from pollux_slurm.goodput import Observation
-from pollux_slurm.model import BatchChoice, GradientStatistics, PromiseState
+from pollux_slurm.model import BatchChoice, PromiseState
 from pollux_slurm.simulator.engine.cluster_rules import InPlace
-from pollux_slurm.simulator.engine.measurement_noise import NoisyMeasurements
+from pollux_slurm.simulator.engine.measurements import JobMeasurements
 from pollux_slurm.simulator.inputs.applications import Application, Placement
 from pollux_slurm.simulator.inputs.workload import WorkloadJob
 
 # An allocation: (node, GPUs on it), in the order given. The same nodes in another order are a move.
 GpusByNode = tuple[tuple[int, int], ...]
-# What a step time was measured for: (nodes, GPUs, atomic batch size).
-Situation = tuple[int, int, int]
 # The GPU type of the artifact's step times.
 MEASURED_GPU_TYPE = "t4"
 
@@ -53,8 +50,7 @@ class SimulatedJob:
     the allocation, the measurements or the gradient statistics have changed; it may depend on nothing else.
     `gpu_type` is that of its GPUs, the slowest of several. `speed` is how fast one computes relative to the
     plain nodes' type; it counts where the type has no step times of its own. `interference` is the part of
-    its speed lost to other jobs on its nodes. `measurements` are its agent's, by GPU type. `num_measured`
-    counts them: each situation once without `noisy`, once in each round with it.
+    its speed lost to other jobs on its nodes. `measured` is what its agent knows.
 
     With `exact`, it behaves as on a Slurm cluster: it writes a checkpoint for `write_s` after each
     `checkpoint_interval_s` of training, and ends at any fraction of a second. Otherwise its epochs end at
@@ -74,7 +70,7 @@ class SimulatedJob:
     choose_batch: ChooseBatch = field(repr=False)
     adaptive: bool = True
     exact: bool = False
-    noisy: NoisyMeasurements | None = None
+    measured: JobMeasurements = field(default_factory=JobMeasurements)
     checkpoint_interval_s: float | None = None
     write_s: float = 0.0
     allocation: GpusByNode = ()
@@ -100,17 +96,13 @@ class SimulatedJob:
     lost_gpu_seconds: float = 0.0
     lost_progress: float = 0.0
     interrupted_s: dict[str, float] = field(default_factory=dict)
-    measurements: dict[str, dict[Situation, Observation]] = field(default_factory=dict)
-    num_measured: int = 0
-    statistics: GradientStatistics | None = None
     # Where it trains for another `_leaves_source_in_s`, until the GPUs of its new allocation are free.
     _source: _Stay | None = None
     _leaves_source_in_s: float = 0.0
     # Whether it then regroups instead of starting from a checkpoint, after how many idle GPU seconds.
     _regroups: bool = False
     _idle_gpu_s: float = 0.0
-    # The useful part of the present progress, and the useless part of all progress so far.
-    _useful_part: float = 1.0
+    # The useless part of all progress so far.
     _wasted_progress: float = 0.0
     # (epoch, progress, wasted progress) of the last checkpoint, and the training since.
     _saved: tuple[int, float, float] = (0, 0.0, 0.0)
@@ -120,11 +112,6 @@ class SimulatedJob:
     _placement_cache: tuple[GpusByNode, Placement, int] = ((), (), 0)
     # What the present batch was chosen for.
     _batch_inputs: tuple[object, ...] = ()
-    # What the step time was computed for, and the step time; the epoch of the rate, and progress per second.
-    _step_inputs: tuple[object, ...] = ()
-    _step_s: float = 0.0
-    _rate_epoch: int = -1
-    _rate: float = 0.0
 
     @property
     def placement(self) -> Placement:
@@ -159,11 +146,6 @@ class SimulatedJob:
         return self._source is not None or (self.exact and bool(self.interruptions))
 
     @property
-    def trained(self) -> bool:
-        """Whether there is anything to restore."""
-        return self.progress > 0
-
-    @property
     def source(self) -> GpusByNode:
         """The allocation on which it still trains while its new one is not free yet."""
         return self._source.allocation if self._source is not None else ()
@@ -176,13 +158,6 @@ class SimulatedJob:
     def epoch_end(self, epoch: int) -> float:
         """Return the progress at which `epoch`, counted from 0, ends."""
         return self.application.epoch_end(epoch) * self.job.work
-
-    def update_expected_delay(self, cost_s: float) -> None:
-        """Update the expected restart delay, the mean over the job's moves."""
-        count = self.num_restarts or 1
-        self.expected_delay_s = (
-            cost_s if count == 1 else (self.expected_delay_s + (cost_s - self.expected_delay_s) / count)
-        )
 
     def reallocate(
         self,
@@ -247,8 +222,7 @@ class SimulatedJob:
         """Train from `now_s` for `duration_s`, or to the end if that is sooner."""
         if not self.allocation or self.finished_s is not None:
             return
-        if self.noisy is not None:
-            self._step_inputs = ()
+        self.measured.begin_round()
         if self._source is not None:
             spent_s = min(self._leaves_source_in_s, duration_s)
             self._swap()
@@ -271,7 +245,8 @@ class SimulatedJob:
 
     def _choose(self) -> None:
         """Choose a batch if anything has changed that the choice may depend on."""
-        inputs = (self.allocation, self.gpu_type, self.num_measured, self.statistics)
+        measured = self.measured
+        inputs = (self.allocation, self.gpu_type, measured.num_measured, measured.statistics)
         if self.batch is None or inputs != self._batch_inputs:
             self.batch, self._batch_inputs = self.choose_batch(self), inputs
 
@@ -324,14 +299,26 @@ class SimulatedJob:
 
     def _train(self, now_s: float, left_s: float) -> float:
         """Train to the end of the epoch, for at most `left_s`; return how long it took."""
-        rate = self._measure()
-        end = self.epoch_end(self.epoch)
+        assert self.batch is not None
+        try:
+            rate = self.measured.rate(
+                self.application,
+                self.batch,
+                self.epoch,
+                allocation=self.allocation,
+                gpu_type=self.gpu_type,
+                speed=self.speed,
+                interference=self.interference,
+            )
+        except TraceError as error:
+            raise TraceError(f"job {self.job.name}: {error}") from None
+        useless, end = 1.0 - self.measured.useful_part, self.epoch_end(self.epoch)
         gained = rate * left_s
         if self.progress + gained < end:
             self.progress += gained
-            self._wasted_progress += gained * (1.0 - self._useful_part)
+            self._wasted_progress += gained * useless
             return left_s
-        self._wasted_progress += (end - self.progress) * (1.0 - self._useful_part)
+        self._wasted_progress += (end - self.progress) * useless
         spent_s = (end - self.progress) / rate
         if not self.exact and self.job.work == 1.0:
             spent_s = round(spent_s)
@@ -340,47 +327,6 @@ class SimulatedJob:
         if self.epoch == self.application.num_epochs:
             self.finished_s = now_s + spent_s
         return spent_s
-
-    def _measure(self) -> float:
-        """Return progress per second with the present batch, and record what an agent would measure."""
-        batch, epoch = self.batch, self.epoch
-        assert batch is not None
-        inputs = (self.allocation, batch, self.gpu_type, self.speed, self.interference)
-        if inputs != self._step_inputs:
-            self._step_s = self._observe(batch)
-            self._step_inputs = inputs
-        elif epoch == self._rate_epoch:
-            return self._rate
-        application, batch_size = self.application, batch.global_batch_size
-        self.statistics = application.statistics(batch_size, epoch)
-        self._useful_part = application.useful_part(batch_size, epoch)
-        gained = application.step_progress(batch_size, epoch)
-        self._rate_epoch, self._rate = epoch, gained / self._step_s * (1.0 - self.interference)
-        return self._rate
-
-    def _observe(self, batch: BatchChoice) -> float:
-        """Return the seconds of a step, and record what an agent would measure of it."""
-        placement, atomic = self.placement, batch.atomic_batch_size
-        try:
-            time = self.application.step_time(placement, atomic, self.gpu_type)
-        except TraceError as error:
-            raise TraceError(f"job {self.job.name}: {error}") from None
-        speed = 1.0 if self.gpu_type in self.application.gpu_types else self.speed
-        micro_batch_s = time.micro_batch_s / speed
-        step_s = time.step_s if speed == 1.0 else micro_batch_s + time.sync_s
-        situation = (len(placement), self.num_gpus, atomic)
-        measured = self.measurements.setdefault(self.gpu_type, {})
-        if situation not in measured or self.noisy is not None:
-            self.num_measured += 1
-            truth = Observation(
-                num_nodes=len(placement),
-                num_gpus=self.num_gpus,
-                atomic_batch_size=atomic,
-                micro_batch_s=micro_batch_s,
-                last_time_s=step_s,
-            )
-            measured[situation] = truth if self.noisy is None else self.noisy.measure(truth, self.gpu_type)
-        return step_s + micro_batch_s * batch.accumulation_steps
 
 
 ChooseBatch: TypeAlias = Callable[[SimulatedJob], BatchChoice]

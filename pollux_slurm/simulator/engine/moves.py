@@ -46,6 +46,14 @@ class RoundChange:
     restart_delay_s: float
 
 
+def learned_delay_s(job: SimulatedJob, move: Move) -> float:
+    """Return what the policy expects of a job's next requeue after this one: the mean over all of them."""
+    cost_s, count = sum(interruption.left_s for interruption in move.interruptions), job.num_restarts or 1
+    if count == 1:
+        return cost_s
+    return job.expected_delay_s + (cost_s - job.expected_delay_s) / count
+
+
 def plan_moves(jobs: Sequence[SimulatedJob], change: RoundChange) -> Iterator[Move]:
     """Yield the moves of a round in the order of `jobs`."""
     regroups = _regroups(jobs, change)
@@ -155,5 +163,5 @@ def _requeue(
 
 def _launch(job: SimulatedJob, allocation: GpusByNode, delays: Delays) -> Interruption:
     num_gpus = sum(gpus for _, gpus in allocation)
-    launch_s = delays.time_to_first_step_s(job.job.application, restore=job.trained, num_gpus=num_gpus)
+    launch_s = delays.time_to_first_step_s(job.job.application, restore=job.progress > 0, num_gpus=num_gpus)
     return Interruption(kind="launch", left_s=launch_s)

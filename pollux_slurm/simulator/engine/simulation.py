@@ -33,8 +33,8 @@ from pollux_slurm.simulator.engine.cluster import (
 from pollux_slurm.simulator.engine.cluster_rules import OSDI21, InPlace, Rules
 from pollux_slurm.simulator.engine.in_place import expected_standstill_s, expected_warm_up_s
 from pollux_slurm.simulator.engine.job import GpusByNode, Interruption, SimulatedJob
-from pollux_slurm.simulator.engine.measurement_noise import NoisyMeasurements
-from pollux_slurm.simulator.engine.moves import Move, RoundChange, plan_moves
+from pollux_slurm.simulator.engine.measurements import JobMeasurements, NoisyMeasurements
+from pollux_slurm.simulator.engine.moves import Move, RoundChange, learned_delay_s, plan_moves
 from pollux_slurm.simulator.engine.random_events import Outages, draw_adaptive, draw_in_place
 from pollux_slurm.simulator.engine.rigid_jobs import RigidJobs
 from pollux_slurm.simulator.engine.sharing import (
@@ -157,9 +157,11 @@ class _Simulation:
             choose_batch=self._policy.choose_batch if adaptive else _user_batch,
             adaptive=adaptive,
             exact=delays is not None,
-            noisy=NoisyMeasurements(rules.noise, seed=rules.seed, job=job.name)
-            if adaptive and rules.noise
-            else None,
+            measured=JobMeasurements(
+                NoisyMeasurements(rules.noise, seed=rules.seed, job=job.name)
+                if adaptive and rules.noise
+                else None
+            ),
             checkpoint_interval_s=self.rules.checkpoint_interval_s,
             write_s=0.0 if delays is None else delays.write_s(job.application),
             expected_delay_s=self.cluster.restart_delay_s,
@@ -333,7 +335,7 @@ class _Simulation:
             idle_gpu_s=move.idle_gpu_s,
         )
         if requeued:
-            job.update_expected_delay(sum(interruption.left_s for interruption in move.interruptions))
+            job.expected_delay_s = learned_delay_s(job, move)
 
     def _reallocate(
         self,

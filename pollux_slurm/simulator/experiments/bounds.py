@@ -4,39 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pollux_slurm.simulator.bound.dual_bound import average_bound
-from pollux_slurm.simulator.experiments.runs import OnDone, applications_of_worker, worker_pool
+from pollux_slurm.simulator.experiments.runs import RunSpec, applications_of_worker, worker_pool
 from pollux_slurm.simulator.inputs.applications import Application
 
-if TYPE_CHECKING:
-    from pollux_slurm.simulator.experiments.kept_runs import ExperimentRun
-    from pollux_slurm.simulator.experiments.runs import RunSpec
 
-
-def with_bounds(
-    runs: Sequence[ExperimentRun],
+def bounds_of(
+    specs: Sequence[RunSpec],
     traces: Path,
     applications: Mapping[str, Application],
     num_processes: int,
-    *,
-    on_done: OnDone,
-) -> Iterator[tuple[ExperimentRun, float]]:
-    """Yield each run with what no policy's average is below, as it is computed."""
-    groups: dict[object, list[ExperimentRun]] = {}
-    for run in runs:
-        groups.setdefault((run.jobs, run.settings.cluster()), []).append(run)
+) -> Iterator[tuple[int, float]]:
+    """Yield each run's index with what no policy's average is below (seconds), as it is computed."""
+    groups: dict[object, list[int]] = {}
+    for index, spec in enumerate(specs):
+        groups.setdefault((spec.jobs, spec.settings.cluster()), []).append(index)
+    firsts = [specs[members[0]] for members in groups.values()]
     if num_processes > 1 and len(groups) > 1:
         with worker_pool(min(num_processes, len(groups))) as pool:
-            specs = [members[0].spec for members in groups.values()]
-            found = pool.map(_bound_in_worker, specs, [traces] * len(specs))
+            found = pool.map(_bound_in_worker, firsts, [traces] * len(firsts))
             for members, bound_s in zip(groups.values(), found, strict=True):
-                yield from ((run, bound_s) for run in members)
+                yield from ((index, bound_s) for index in members)
         return
-    for members in groups.values():
-        bound_s = average_bound(members[0].jobs, applications, members[0].settings.cluster())
-        yield from ((run, bound_s) for run in members)
+    for members, spec in zip(groups.values(), firsts, strict=True):
+        bound_s = average_bound(spec.jobs, applications, spec.settings.cluster())
+        yield from ((index, bound_s) for index in members)
 
 
 def _bound_in_worker(spec: RunSpec, traces: Path) -> float:

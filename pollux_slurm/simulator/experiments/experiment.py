@@ -31,7 +31,7 @@ from pollux_slurm.policy.objectives.registry import OBJECTIVES
 from pollux_slurm.policy.participation.user_shares import SHARES_BETWEEN
 from pollux_slurm.simulator.engine.cluster import Cluster
 from pollux_slurm.simulator.engine.cluster_rules import RULES, InPlace
-from pollux_slurm.simulator.engine.measurement_noise import MeasurementNoise
+from pollux_slurm.simulator.engine.measurements import MeasurementNoise
 from pollux_slurm.simulator.experiments.kept_runs import ExperimentRun
 from pollux_slurm.simulator.experiments.settings import (
     RunSettings,

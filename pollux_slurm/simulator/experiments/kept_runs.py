@@ -18,7 +18,7 @@ import numpy as np
 
 from pollux_slurm.errors import TraceError, UsageError
 from pollux_slurm.json_texts import parse_json
-from pollux_slurm.simulator.experiments.bounds import with_bounds
+from pollux_slurm.simulator.experiments.bounds import bounds_of
 from pollux_slurm.simulator.experiments.runs import OnDone, RunSpec, run_each
 from pollux_slurm.simulator.experiments.settings import RunSettings
 from pollux_slurm.simulator.inputs.applications import Application
@@ -152,7 +152,9 @@ def run_experiment(
     unbounded = [
         run for run in runs if run.has_bound and results[run.name].summary.get("bound_avg_jct_s") is None
     ]
-    for run, bound_s in with_bounds(unbounded, traces, applications, num_processes, on_done=on_done):
+    specs = [run.spec for run in unbounded]
+    for index, bound_s in bounds_of(specs, traces, applications, num_processes):
+        run = unbounded[index]
         one = results[run.name]
         known_outcome = one.outcome
         if known_outcome is not None:

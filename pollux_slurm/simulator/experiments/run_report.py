@@ -26,7 +26,7 @@ from pollux_slurm.simulator.experiments.run_values import (
 from pollux_slurm.simulator.results.files import write_text
 from pollux_slurm.simulator.results.outcomes import JobOutcome
 from pollux_slurm.simulator.results.summary import RunOutcome
-from pollux_slurm.text import duration_text
+from pollux_slurm.text import duration_text, plural
 
 # No screen shows more points side by side.
 _MOST_POINTS = 500
@@ -78,16 +78,16 @@ def _seeds(results: Sequence[KeptRun]) -> str:
 def _lead(results: Sequence[KeptRun]) -> str:
     workloads = {(one.workload, one.summary["num_jobs"]) for one in results}
     num_jobs = sum(number for _, number in workloads)
-    jobs = f"{num_jobs} job" + "s" * (num_jobs != 1)
+    jobs = plural(num_jobs, "job")
     several = f"{len(workloads)} workloads of {jobs} in all" if len(workloads) > 1 else jobs
-    runs = f"{len(results)} run" + "s" * (len(results) != 1)
+    runs = plural(len(results), "run")
     return f"Simulated, not measured: {runs} of {several}, replayed with a clock instead of a cluster."
 
 
 def _facts(one: KeptRun, axes: Mapping[str, str]) -> tuple[Fact, ...]:
     """Return the keys that are equal for all runs, with their values."""
     return tuple(
-        Fact(key=name, title=name, value=axis_text(value))
+        Fact(name, name, axis_text(value))
         for name, value in one.place.items()
         if name not in axes and (name in _ALWAYS or value not in (None, False, 0, "users"))
     )

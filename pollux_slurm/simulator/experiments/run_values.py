@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from pollux_slurm.document.columns import Column, Data, Kind, rows_of
+from pollux_slurm.document.columns import Column, Data, Kind, table_of
 from pollux_slurm.simulator.experiments.kept_runs import KeptRun, axis_text
 from pollux_slurm.simulator.results.summary import RunOutcome
 
@@ -16,37 +16,37 @@ _MOST_TIMES = 24
 _Item = TypeVar("_Item")
 
 _RHO, _UNFAIR = (
-    Column(key="rho_worst", title="worst ρ", rank=2),
-    Column(key="rho_share_above_1", title="ρ > 1", kind=Kind.SHARE, rank=4),
+    Column("rho_worst", "worst ρ", rank=2),
+    Column("rho_share_above_1", "ρ > 1", Kind.SHARE, rank=4),
 )
 _COLUMNS = (
-    Column(key="num_runs", title="runs", kind=Kind.COUNT, rank=4),
-    Column(key="avg_jct_s", title="average"),
-    Column(key="ratio", title="ratio"),
-    Column(key="bound_avg_jct_s", title="bound"),
+    Column("num_runs", "runs", Kind.COUNT, rank=4),
+    Column("avg_jct_s", "average"),
+    Column("ratio", "ratio"),
+    Column("bound_avg_jct_s", "bound"),
     Column(
-        key="to_bound",
-        title="to bound",
-        kind=Kind.SHARE,
+        "to_bound",
+        "to bound",
+        Kind.SHARE,
         value=lambda row: row["bound_avg_jct_s"] and row["bound_avg_jct_s"] / row["avg_jct_s"] - 1,
     ),
-    Column(key="lowest_avg_jct_s", title="lowest", rank=5),
-    Column(key="highest_avg_jct_s", title="highest", rank=5),
-    Column(key="p50_jct_s", title="median", rank=5),
-    Column(key="p90_jct_s", title="p90", rank=6),
-    Column(key="p99_jct_s", title="p99", rank=3),
-    Column(key="makespan_s", title="makespan", rank=1),
-    Column(key="gpu_hours", title="GPU hours", rank=4),
-    Column(key="node_hours", title="node hours", rank=1),
-    Column(key="restarts_per_job", title="restarts", rank=1),
-    Column(key="regroups_per_job", title="regroups", rank=1),
-    Column(key="restart_share", title="lost", kind=Kind.SHARE, rank=2),
+    Column("lowest_avg_jct_s", "lowest", rank=5),
+    Column("highest_avg_jct_s", "highest", rank=5),
+    Column("p50_jct_s", "median", rank=5),
+    Column("p90_jct_s", "p90", rank=6),
+    Column("p99_jct_s", "p99", rank=3),
+    Column("makespan_s", "makespan", rank=1),
+    Column("gpu_hours", "GPU hours", rank=4),
+    Column("node_hours", "node hours", rank=1),
+    Column("restarts_per_job", "restarts", rank=1),
+    Column("regroups_per_job", "regroups", rank=1),
+    Column("restart_share", "lost", Kind.SHARE, rank=2),
     _RHO,
     _UNFAIR,
-    Column(key="num_asked", title="asked", kind=Kind.COUNT, rank=1),
-    Column(key="num_accepted", title="promised", kind=Kind.COUNT, rank=1),
-    Column(key="num_kept", title="kept", kind=Kind.COUNT, rank=1),
-    Column(key="solve_ms", title="solve", rank=7, value=lambda row: 1000 * row["solve_p95_s"]),
+    Column("num_asked", "asked", Kind.COUNT, rank=1),
+    Column("num_accepted", "promised", Kind.COUNT, rank=1),
+    Column("num_kept", "kept", Kind.COUNT, rank=1),
+    Column("solve_ms", "solve", rank=7, value=lambda row: 1000 * row["solve_p95_s"]),
 )
 
 
@@ -68,7 +68,7 @@ def comparison_table(rows: Sequence[Mapping[str, Any]], axes: Mapping[str, str])
         *(() if regroups else ("regroups_per_job",)),
     }
     columns = (
-        Column(key="policy", title="policy", kind=Kind.TEXT),
+        Column("policy", "policy", Kind.TEXT),
         *(_axis_column(key, title) for key, title in axes.items()),
         *(column for column in _COLUMNS if column.key not in empty),
     )
@@ -86,20 +86,20 @@ def comparison_table(rows: Sequence[Mapping[str, Any]], axes: Mapping[str, str])
         + ("asked: jobs with a moment (finish_by), promised, and kept; " if asked else "")
         + "solve: 95th percentile, ms."
     )
-    return Data(key="comparison", title="", columns=columns, rows=rows_of(rows, columns), note=note)
+    return table_of("comparison", rows, columns, note=note)
 
 
 def _axis_column(key: str, title: str) -> Column:
-    return Column(key=key, title=title, kind=Kind.TEXT, value=lambda row: axis_text(row.get(key)))
+    return Column(key, title, Kind.TEXT, value=lambda row: axis_text(row.get(key)))
 
 
 def account_table(results: Sequence[KeptRun]) -> Data:
     """Return the summaries of the runs by account."""
     columns = (
-        *(Column(key=key, title=key, kind=Kind.TEXT) for key in ("account", "workload", "policy")),
-        Column(key="num_jobs", title="jobs", kind=Kind.COUNT),
-        Column(key="avg_jct_s", title="average (s)"),
-        Column(key="gpu_hours", title="GPU hours"),
+        *(Column(key, key, Kind.TEXT) for key in ("account", "workload", "policy")),
+        Column("num_jobs", "jobs", Kind.COUNT),
+        Column("avg_jct_s", "average (s)"),
+        Column("gpu_hours", "GPU hours"),
         _RHO,
         _UNFAIR,
     )
@@ -108,7 +108,7 @@ def account_table(results: Sequence[KeptRun]) -> Data:
         for one in results
         for account, got in one.summary.get("accounts", {}).items()
     ]
-    return Data(key="accounts", title="By account", columns=columns, rows=rows_of(found, columns))
+    return table_of("accounts", found, columns, title="By account")
 
 
 def spans_of(items: Sequence[_Item], most: int) -> list[Sequence[_Item]]:
@@ -128,8 +128,8 @@ def quantile_table(key: str, values: Mapping[str, Sequence[float]], kind: Kind) 
         key=key,
         title="",
         columns=(
-            Column(key="share", title="share of jobs", kind=Kind.SHARE),
-            *(Column(key=label, title=label, kind=kind) for label in known),
+            Column("share", "share of jobs", Kind.SHARE),
+            *(Column(label, label, kind) for label in known),
         ),
         rows=tuple(
             (share / 100, *(float(found[place]) for found in known.values()))
@@ -147,9 +147,9 @@ def use_table(several: Sequence[tuple[str, RunOutcome]]) -> Data:
         key="use",
         title="",
         columns=(
-            Column(key="policy", title="policy", kind=Kind.TEXT),
-            Column(key="from_h", title="from (h)"),
-            *(Column(key=key, title=key.replace("_", " ").replace("gpus", "GPUs")) for key in _USE),
+            Column("policy", "policy", Kind.TEXT),
+            Column("from_h", "from (h)"),
+            *(Column(key, key.replace("_", " ").replace("gpus", "GPUs")) for key in _USE),
         ),
         rows=tuple(
             (
@@ -166,36 +166,23 @@ def use_table(several: Sequence[tuple[str, RunOutcome]]) -> Data:
 
 
 _JOBS = (
-    Column(key="name", title="job", kind=Kind.TEXT),
-    Column(key="application", title="application", kind=Kind.TEXT),
-    Column(key="submitted_h", title="submitted (h)", value=lambda job: job.submitted_s / 3600),
+    Column("name", "job", Kind.TEXT),
+    Column("application", "application", Kind.TEXT),
+    Column("submitted_h", "submitted (h)", value=lambda job: job.submitted_s / 3600),
+    Column("waited_s", "waited", Kind.SECONDS, value=lambda job: job.started_s - job.submitted_s),
+    Column("completion_s", "completed after", Kind.SECONDS),
+    Column("gpu_hours", "GPU hours", value=lambda job: job.gpu_seconds / 3600),
     Column(
-        key="waited_s", title="waited", kind=Kind.SECONDS, value=lambda job: job.started_s - job.submitted_s
-    ),
-    Column(key="completion_s", title="completed after", kind=Kind.SECONDS),
-    Column(key="gpu_hours", title="GPU hours", value=lambda job: job.gpu_seconds / 3600),
-    Column(
-        key="most_gpus",
-        title="most GPUs",
-        kind=Kind.COUNT,
+        "most_gpus",
+        "most GPUs",
+        Kind.COUNT,
         value=lambda job: max((gpus for _, gpus in job.gpu_changes), default=0),
     ),
-    Column(
-        key="moves",
-        title="moves",
-        kind=Kind.COUNT,
-        value=lambda job: job.num_restarts + job.num_regroups,
-    ),
+    Column("moves", "moves", Kind.COUNT, value=lambda job: job.num_restarts + job.num_regroups),
 )
 
 
 def job_table(label: str, one: RunOutcome) -> Data:
     """Return when each job had how many GPUs, in the order of submission."""
     jobs = sorted(one.jobs, key=lambda job: (job.submitted_s, job.name))
-    return Data(
-        key=f"jobs_{label}",
-        title="",
-        columns=_JOBS,
-        rows=rows_of(jobs, _JOBS),
-        note="--output writes all jobs.",
-    )
+    return table_of(f"jobs_{label}", jobs, _JOBS, note="--output writes all jobs.")

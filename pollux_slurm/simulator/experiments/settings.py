@@ -17,7 +17,7 @@ from pollux_slurm.policy.participation.user_shares import SHARES_BETWEEN
 from pollux_slurm.simulator.engine.autoscale import Autoscaler, NodeSupply, ScalingLimits, UtilityAutoscaler
 from pollux_slurm.simulator.engine.cluster import Cluster, NodeGroup, SchedulingPolicy
 from pollux_slurm.simulator.engine.cluster_rules import RULES, Delays, Failures, InPlace, Rules, slurm_rules
-from pollux_slurm.simulator.engine.measurement_noise import NO_NOISE, MeasurementNoise
+from pollux_slurm.simulator.engine.measurements import NO_NOISE, MeasurementNoise
 from pollux_slurm.simulator.engine.random_events import draw_unmanaged_jobs
 from pollux_slurm.simulator.engine.sharing import PairRates
 from pollux_slurm.simulator.inputs.rate_tables import read_pair_rates
@@ -32,6 +32,7 @@ from pollux_slurm.simulator.policies import (
     make_policy,
 )
 from pollux_slurm.simulator.site.measured_jobs import MeasuredDelays
+from pollux_slurm.text import plural
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +65,7 @@ class ScalingSettings:
 
     @property
     def text(self) -> str:
-        return f"{self.low:g} to {self.high:g}, from {self.min_nodes} node" + "s" * (self.min_nodes != 1)
+        return f"{self.low:g} to {self.high:g}, from {plural(self.min_nodes, 'node')}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

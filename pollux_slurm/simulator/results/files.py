@@ -15,9 +15,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pollux_slurm.agent.private_files import write_data
 from pollux_slurm.errors import UsageError
 from pollux_slurm.simulator.results.summary import RunOutcome, Summary
+from pollux_slurm.system.private_files import write_data
 
 _RUN_COLUMNS = ("workload", "policy", "objective")
 

@@ -1,4 +1,4 @@
 """The backend that runs Slurm's own commands: squeue, sinfo, scontrol, sbatch, sacctmgr and sacct.
 
-May be imported by `agent`, `cli`, `daemon`, `functions`, `sandbox`, `slurm/pyslurm`.
+May be imported by `cli`, `daemon`, `functions`, `launch`, `sandbox`, `slurm/pyslurm`.
 """

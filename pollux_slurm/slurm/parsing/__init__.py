@@ -1,5 +1,5 @@
 """Slurm's texts and JSON, read into typed values.
 
-May be imported by `agent`, `cli`, `daemon`, `now`, `report`, `simulator`, `slurm/commands`,
+May be imported by `cli`, `daemon`, `launch`, `now`, `report`, `simulator`, `slurm/commands`,
 `slurm/pyslurm`.
 """

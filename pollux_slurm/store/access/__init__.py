@@ -1,5 +1,5 @@
 """Database access: URLs, engines, transactions, and values that both databases can store.
 
-May be imported by `agent`, `cli`, `store/agent_api`, `store/jobs`, `store/journal`, `store/maintenance`,
+May be imported by `cli`, `launch`, `store/agent_api`, `store/jobs`, `store/journal`, `store/maintenance`,
 `store/reporting`, `store/rounds`.
 """

@@ -262,16 +262,13 @@ class Declaration:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DecisionRecord:
-    """What a round decided about one job, with the facts of the round that explain it.
+class DecidedJob:
+    """What was decided about one job, with the facts of the whole decision that explain it.
 
     `excluded_reason` is why the job was excluded, None when it took part; `explanation` sums up all of this
     in one line.
     """
 
-    round_id: int
-    at: datetime
-    shadow: bool
     objective: str
     solver: str
     fitness: float
@@ -282,6 +279,15 @@ class DecisionRecord:
     job: JobDecision
     excluded_reason: str | None
     explanation: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionRecord(DecidedJob):
+    """What a round decided about one job."""
+
+    round_id: int
+    at: datetime
+    shadow: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

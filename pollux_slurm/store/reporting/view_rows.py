@@ -299,6 +299,15 @@ class SamplePoint:
     epoch: int
     batch: BatchChoice | None
 
+    @property
+    def run(self) -> int:
+        """The run as people count, from 1."""
+        return self.run_number + 1
+
+    @property
+    def global_batch_size(self) -> int | None:
+        return None if self.batch is None else self.batch.global_batch_size
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuHolders:

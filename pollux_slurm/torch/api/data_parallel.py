@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import torch
 import torch.distributed as dist
@@ -22,6 +22,9 @@ from pollux_slurm.torch.session.current_session import current_session
 from pollux_slurm.torch.wrapped_model.optimizer_states import OptimizerStates
 from pollux_slurm.torch.wrapped_model.shape_check import ShapeCheck
 from pollux_slurm.torch.wrapped_model.wrapped_model import WrappedModel
+
+if TYPE_CHECKING:
+    from pollux_slurm.torch.session.session import Session
 
 _WRAPPERS = {"DistributedDataParallel", "DataParallel"}
 _SHARDING = {"FullyShardedDataParallel", "FSDPModule", "DeepSpeedEngine"}
@@ -45,6 +48,11 @@ _LONE_EXAMPLE = (
     "a BatchNorm layer got a single example, as this replica's part of a global batch, and needs two to "
     "train. Where that is an epoch's short last batch, write AdaptiveDataLoader(..., drop_last=True). Else "
     "take a larger batch, or at most half as many GPUs as it has examples (pollux sbatch --max-gpus)"
+)
+
+_TWO_WRAPPERS = (
+    "the optimizer was given to another AdaptiveDataParallel already, and would scale its learning rate once "
+    "for each: give each model an optimizer of its own, or wrap one module that has both"
 )
 
 
@@ -99,6 +107,65 @@ def _check_optimizers(optimizers: Sequence[Optimizer], model: torch.nn.Module) -
             "a parameter is in two optimizers: give each its own part of the parameters; of an optimizer "
             "around another (SAM) give the one inside, which steps"
         )
+
+
+def _wrapped_model(
+    parallel: AdaptiveDataParallel,
+    session: Session,
+    *,
+    name: str,
+    optimizers: Sequence[Optimizer],
+    lr_schedulers: Sequence[Any],
+    mp_scaler: Any,
+    scaling_rule: ScalingRule | None,
+    parameters: Sequence[torch.Tensor],
+    reduced: Sequence[torch.Tensor],
+    exempt: Sequence[str],
+) -> WrappedModel:
+    """Return a model with its hook, and with what is compared over the replicas but for the `exempt` names.
+
+    `reduced` are those of the trainable `parameters` that DDP has in its buckets.
+    """
+    # The original of a compiled model, so that its weights have the same names either way.
+    model = getattr(parallel.module, "_orig_mod", parallel.module)
+    side_channel, faults = session.side_channel, session.faults
+    metric = GradientMetric(optimizers)
+    reducer = GradientReducer(
+        world_size=session.world_size,
+        group=parallel.process_group,
+        stamp=session.measurements.clock.stamp,
+        metric=metric,
+        parameters=parameters,
+        reduced=reduced,
+        finds_unused=parallel.find_unused_parameters or parallel.static_graph,
+    )
+    return WrappedModel(
+        name=name,
+        model=model,
+        optimizers=optimizers,
+        lr_schedulers=lr_schedulers,
+        mp_scaler=mp_scaler,
+        rules=[scaling_rule or default_rule(type(one).__name__) for one in optimizers],
+        metric=metric,
+        reducer=reducer,
+        shape=ShapeCheck(
+            model, name=name, gradients=reducer.gradients, side_channel=side_channel, faults=faults
+        ),
+        comparison=WeightComparison(
+            model, known=reduced, exempt=exempt, side_channel=side_channel, faults=faults
+        ),
+        optimizer_states=OptimizerStates(
+            optimizers,
+            model,
+            exempt=exempt,
+            side_channel=side_channel,
+            faults=faults,
+            on_spread=session.regrouping.refuse,
+        ),
+        epoch_key=lambda: session.progress_state.epoch_key,
+        data_parallel=parallel,
+        given=session.given,
+    )
 
 
 class CopiedModel(torch.nn.Module):
@@ -172,19 +239,14 @@ class AdaptiveDataParallel(DistributedDataParallel):
         exempt_from_comparison: Sequence[str] = (),
         **ddp_options: Any,
     ) -> None:
-        session = current_session()
+        session, optimizers = current_session(), _listed(optimizer)
         if isinstance(mp_scaler, str):
             raise UsageError(
                 f"mp_scaler={mp_scaler!r} is not a gradient scaler: give a name as name={mp_scaler!r}"
             )
-        optimizers = _listed(optimizer)
         _check_optimizers(optimizers, model)
         if any(session.models.is_wrapped(one) for one in optimizers):
-            raise UsageError(
-                "the optimizer was given to another AdaptiveDataParallel already, and would scale its "
-                "learning rate once for each: give each model an optimizer of its own, or wrap one module "
-                "that has both"
-            )
+            raise UsageError(_TWO_WRAPPERS)
         _check_model(model)
         ddp_options.setdefault("gradient_as_bucket_view", True)
         if session.regrouping.is_joining:
@@ -192,57 +254,19 @@ class AdaptiveDataParallel(DistributedDataParallel):
             ddp_options["init_sync"] = False
         super().__init__(model, **ddp_options)
         self._ddp_options = ddp_options
-        metric = GradientMetric(optimizers)
         named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-        parameters = [parameter for _, parameter in named]
-        reduced = [parameter for name, parameter in named if name not in self.parameters_to_ignore]
-        # The original of a compiled model, so that its weights have the same names either way.
-        plain_model = getattr(model, "_orig_mod", model)
-        self._trainable = reduced
-        name = name or session.next_default_name("model")
-        reducer = GradientReducer(
-            world_size=session.world_size,
-            group=self.process_group,
-            stamp=session.measurements.clock.stamp,
-            metric=metric,
-            parameters=parameters,
-            reduced=reduced,
-            finds_unused=self.find_unused_parameters or self.static_graph,
-        )
-        self._pollux = WrappedModel(
-            name=name,
-            model=plain_model,
+        self._trainable = [parameter for name, parameter in named if name not in self.parameters_to_ignore]
+        self._pollux = _wrapped_model(
+            self,
+            session,
+            name=name or session.next_default_name("model"),
             optimizers=optimizers,
             lr_schedulers=_listed(lr_scheduler),
             mp_scaler=mp_scaler,
-            rules=[scaling_rule or default_rule(type(one).__name__) for one in optimizers],
-            metric=metric,
-            reducer=reducer,
-            shape=ShapeCheck(
-                plain_model,
-                name=name,
-                gradients=reducer.gradients,
-                side_channel=session.side_channel,
-                faults=session.faults,
-            ),
-            comparison=WeightComparison(
-                plain_model,
-                known=reduced,
-                exempt=[*exempt_from_comparison, *self.parameters_to_ignore],
-                side_channel=session.side_channel,
-                faults=session.faults,
-            ),
-            optimizer_states=OptimizerStates(
-                optimizers,
-                plain_model,
-                exempt=[*exempt_from_comparison, *self.parameters_to_ignore],
-                side_channel=session.side_channel,
-                faults=session.faults,
-                on_spread=session.regrouping.refuse,
-            ),
-            epoch_key=lambda: session.progress_state.epoch_key,
-            data_parallel=self,
-            given=session.given,
+            scaling_rule=scaling_rule,
+            parameters=[parameter for _, parameter in named],
+            reduced=self._trainable,
+            exempt=[*exempt_from_comparison, *self.parameters_to_ignore],
         )
         self._regrouping = session.regrouping
         self.register_comm_hook(None, self._pollux.reducer.hook)

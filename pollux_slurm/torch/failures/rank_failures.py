@@ -21,7 +21,7 @@ from pollux_slurm.agent.checkpoints.failures import (
     read_failures,
     record_failure,
 )
-from pollux_slurm.agent.node.environment import JobEnvironment
+from pollux_slurm.agent.environment.job_environment import JobEnvironment
 from pollux_slurm.torch.regroup.user_frames import is_user_code
 
 _LOG = logging.getLogger(__name__)

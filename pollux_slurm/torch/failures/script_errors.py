@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from pollux_slurm.agent.node.environment import JobEnvironment
+from pollux_slurm.agent.environment.job_environment import JobEnvironment
 from pollux_slurm.errors import TrainingError
 from pollux_slurm.torch.boundary.sigterm import StopFlag
 from pollux_slurm.torch.checkpoint.progress import ProgressState

@@ -6,9 +6,9 @@ all replicas, and g its mean gradient.
 DDP calls the hook once a bucket in *every* backward pass, the accumulating ones included (not under
 `no_sync`):
 
-- Before the last micro-batch nothing is sent; w·g is added to a buffer of this class. `param.grad` then has
-  the micro-batch's own gradient, which the script may clip or zero.
-- In the last micro-batch the buffer plus w·g is summed over the replicas. The weights of all micro-batches
+- Before the last micro-batch nothing is sent; w·g is added to a sum (see `micro_batch_sums`). `param.grad`
+  then has the micro-batch's own gradient, which the script may clip or zero.
+- In the last micro-batch that sum plus w·g is summed over the replicas. The weights of all micro-batches
   add up to 1, so this is exactly the mean over the B examples, whether local batches are even or not. It
   costs no more than the division by which DDP averages.
 
@@ -17,10 +17,6 @@ So every micro-batch of every replica is one independent gradient estimate, whos
 A script may also accumulate manually with `no_sync` (see `manual_accumulation`). There the hook is not
 called, gradients add up in `param.grad`, and the norm of a micro-batch is that of the difference it made.
 With P such micro-batches in a step, U their weighted sum over the replicas, the mean of all parts is U/P.
-
-A parameter that no micro-batch of a step has used, on any replica, must have no gradient: an optimizer would
-move it. Where DDP looks for unused parameters it knows this of one backward pass, and leaves their
-`param.grad` None. So what each pass has set is noted, and the last one's gradients are completed by it.
 
 A loss may be a mean over something else than examples, such as tokens: see `item_average`.
 """
@@ -34,14 +30,13 @@ import torch.distributed as dist
 
 from pollux_slurm.errors import UsageError
 from pollux_slurm.torch.data.micro_batches import MicroBatchPlan
-from pollux_slurm.torch.gradients.autograd_engine import call_after_backward
-from pollux_slurm.torch.gradients.consecutive_steps import ConsecutiveSteps
 from pollux_slurm.torch.gradients.gradient_state import GradientState
-from pollux_slurm.torch.gradients.half_batches import HalfBatches, tensors_in
+from pollux_slurm.torch.gradients.half_batches import tensors_in
 from pollux_slurm.torch.gradients.item_average import ItemAverage
 from pollux_slurm.torch.gradients.manual_accumulation import ManualAccumulation
+from pollux_slurm.torch.gradients.measured_steps import MeasuredSteps
+from pollux_slurm.torch.gradients.micro_batch_sums import MicroBatchSums
 from pollux_slurm.torch.gradients.preconditioning import GradientMetric, views
-from pollux_slurm.torch.gradients.probe_schedule import ProbeSchedule
 from pollux_slurm.torch.gradients.repeated_passes import KEEP_WHOLE, RepeatedPasses
 from pollux_slurm.torch.gradients.step_norms import StepNorms
 from pollux_slurm.torch.measurement.timestamps import Timestamp
@@ -52,11 +47,6 @@ else:
     GradBucket = dist.GradBucket
 
 
-# Norms of several parts are measured in so many steps at first, then once in a period. They read the whole
-# gradient once, and several times where it is preconditioned.
-_ALWAYS_MEASURED = 32
-_PERIOD = 4
-_PERIOD_PRECONDITIONED = 8
 _OWN_ACCUMULATION = (
     "the script adds up the gradients of several batches itself, and would take micro-batches for batches: "
     "the loader splits each batch, or may do so later (gradient_accumulation=True, a local batch size below "
@@ -101,30 +91,15 @@ class GradientReducer:
         self._world_size, self._group, self._stamp = world_size, group, stamp
         self._parameters = parameters
         self._metric = metric
-        self._finds_unused = finds_unused
-        # In a split batch: the reduced gradients, and the parameters that any micro-batch has used.
-        self._reduced: list[tuple[torch.Tensor, torch.Tensor]] = []
-        self._used: set[int] = set()
+        self._sums = MicroBatchSums(parameters, finds_unused=finds_unused)
         # The parameters whose gradients were dropped before a split batch.
         self._dropped: list[torch.Tensor] = []
         # Whether the loader may split a batch of this loop; whether the script steps after each micro-batch,
         # and not after so many that it counts. A framework that knows micro-batches has set it.
         self.may_split = self.steps_each = False
-        # Whether the global batch may vary: else its noise is worth no work that the step does without.
-        self.may_vary = False
         self._plan: MicroBatchPlan | None = None
         self._single_pass = True
-        # By parameter, because DDP regroups its buckets after the first backward pass.
-        self._accumulated: dict[int, torch.Tensor] = {}
-        self._accumulated_keys: set[int] = set()
-        self._consecutive = ConsecutiveSteps(metric)
-        # One replica with one micro-batch: by halves of a step, else by two steps; or the loader splits some.
-        numel = sum(parameter.numel() for parameter in parameters)
-        self.halves, self.whole_schedule = HalfBatches(metric, parameters), ProbeSchedule(numel)
-        self.split_schedule, self.is_measured_by_splits = ProbeSchedule(numel), False
-        self.accumulates_manually = False
-        self._num_steps = self._num_measured = 0
-        self._measures = self._is_by_halves = False
+        self.measured = MeasuredSteps(metric, parameters)
         self._backwards_in_pass = 0
         self._norms = StepNorms()
         self._manual = ManualAccumulation(parameters)
@@ -149,7 +124,7 @@ class GradientReducer:
     def begin_run(self, *, world_size: int, group: dist.ProcessGroup | None) -> None:
         """Reduce over the replicas of another run from now on, in buckets that are laid out anew."""
         self._world_size, self._group = world_size, group
-        self._consecutive.begin_run()
+        self.measured.consecutive.begin_run()
         self._norms = StepNorms()
 
     def begin_micro_batch(self, plan: MicroBatchPlan | None) -> None:
@@ -180,10 +155,10 @@ class GradientReducer:
             if self._manual.num_micro_batches:
                 # Another batch of a step that the script accumulates itself.
                 self._single_pass = plan.is_last
-                self._accumulated_keys.clear()
+                self._sums.begin_batch()
                 return
         self._begin_step(plan)
-        self._choose_measurement(plan)
+        self.measured.choose(plan, is_single_part=self._is_single_part)
 
     def _go_on_in_batch(self, *, has_stepped: bool, num_backwards: int) -> None:
         """Go on with another micro-batch of the same batch."""
@@ -198,60 +173,18 @@ class GradientReducer:
 
     def _begin_step(self, plan: MicroBatchPlan | None) -> None:
         """Empty what the step before has left."""
-        for kept in (self._accumulated_keys, self._reduced, self._used, self._dropped):
-            kept.clear()
+        self._sums.begin_step()
+        self._dropped.clear()
         self._norms, self._norms_are_invalid = StepNorms(), False
         self.local_end = self.sync_end = None
         self._single_pass = plan is None or plan.is_last
-        self._num_steps += 1
         if not self._single_pass:
             self._clear_used_gradients()
-        if self.halves.is_measuring:
-            self.halves.cancel()
-
-    def _choose_measurement(self, plan: MicroBatchPlan | None) -> None:
-        """Decide whether the step that begins is measured, and whether by halves."""
-        self._measures = self._is_by_halves = False
-        if plan is None:
-            pass
-        elif self.accumulates_manually or not self._is_single_part:
-            self._measures = (plan.is_probe or self._is_due()) and self._metric.begin_step()
-            self._num_measured += self._measures
-        elif not self.is_measured_by_splits:
-            self._begin_single_part(plan)
-        if self._consecutive.is_kept and not (self._measures and self._is_single_part):
-            self._consecutive.forget()
-
-    def _begin_single_part(self, plan: MicroBatchPlan) -> None:
-        """Decide whether a step of one part is measured, by halves or as one of two consecutive ones."""
-        self._is_by_halves = self.may_vary and self.halves.is_possible and plan.size > 1
-        is_second = self._consecutive.is_kept and not self._is_by_halves
-        self._measures = (is_second or self.whole_schedule.is_due) and self._metric.begin_step()
-        self.whole_schedule.add_step(is_probe=self._measures and not is_second)
-        if self._measures and self._is_by_halves:
-            self.halves.begin_step(plan.size)
+        self.measured.begin_step()
 
     @property
     def _is_single_part(self) -> bool:
         return self._single_pass and self._world_size == 1 and not self._manual.num_micro_batches
-
-    def _is_due(self) -> bool:
-        if self._num_measured < _ALWAYS_MEASURED:
-            return True
-        period = _PERIOD_PRECONDITIONED if self._metric.preconditions else _PERIOD
-        if self._is_single_part:
-            # The script may add up several batches, or not: then two consecutive steps are compared.
-            return self._num_steps % (2 * period) < 2
-        return self._num_steps % period == 0
-
-    @property
-    def schedule(self) -> list[int]:
-        """The counters that decide which steps are measured. They are checkpointed."""
-        return [self._num_steps, self._num_measured]
-
-    @schedule.setter
-    def schedule(self, value: list[int]) -> None:
-        self._num_steps, self._num_measured = value
 
     def begin_forward(self) -> None:
         """Begin a forward pass."""
@@ -263,12 +196,12 @@ class GradientReducer:
     def end_forward(self, output: Any) -> None:
         """See the output of a forward pass."""
         if self.refusal in (_UNUSED_GRADIENTS, _OWN_ACCUMULATION):
-            self.halves.cancel()
+            self.measured.halves.cancel()
             for tensor in tensors_in(output):
                 if tensor.requires_grad:
                     tensor.register_hook(self._look_for_gradients)
-        if self.halves.is_measuring:
-            self.halves.watch(output)
+        if self.measured.halves.is_measuring:
+            self.measured.halves.watch(output)
 
     def _look_for_gradients(self, gradient: torch.Tensor) -> None:
         """Before a backward pass that would be refused, allow it where they were cleared by hand."""
@@ -293,7 +226,7 @@ class GradientReducer:
             for parameter in self._dropped:
                 if parameter.grad is None:
                     parameter.grad = torch.zeros_like(parameter)
-                    self._used.add(id(parameter))
+                    self._sums.note_zeros(parameter)
         if self.gradients.mark_zeroed(optimizer) and self.refusal in (_UNUSED_GRADIENTS, _OWN_ACCUMULATION):
             self.refusal = None
         own = range(self._metric.num_optimizers) if optimizer is None else (optimizer,)
@@ -319,8 +252,7 @@ class GradientReducer:
 
     def begin_manual_accumulation(self) -> None:
         """Begin a `no_sync` block."""
-        self.accumulates_manually, self._is_by_halves = True, False
-        self.halves.cancel()
+        self.measured.begin_manual_accumulation()
         self._manual.open()
         if self._plan is not None:
             self._manual.begin_micro_batch(self._plan)
@@ -345,7 +277,7 @@ class GradientReducer:
         manual.open()
         if plan is None:
             return
-        if not self._measures or self._norms_are_invalid or plan.is_padding:
+        if not self.measured.measures or self._norms_are_invalid or plan.is_padding:
             return
         present = [(p, p.grad) for p in self._parameters if p.grad is not None]
         added = [
@@ -403,32 +335,21 @@ class GradientReducer:
             return True
         return self._manual.num_micro_batches > 0 or self.gradients.is_pending
 
-    def _note_used(self) -> None:
-        """Note which parameters this micro-batch has used on any replica: DDP has set their gradients."""
-        self._used.update(id(parameter) for parameter in self._parameters if parameter.grad is not None)
-
-    def _restore_unused(self) -> None:
-        """Set the gradients of parameters that the last micro-batch did not use, but earlier ones did."""
-        for parameter, gradient in self._reduced:
-            if parameter.grad is None and id(parameter) in self._used:
-                parameter.grad = gradient.clone()
-        self._reduced.clear()
-
     def take_norms(self) -> StepNorms | None:
         """Return the norms of the step just reduced; None without a reduction, or where they are invalid."""
-        norms = self._norms
+        norms, measured = self._norms, self.measured
         self.gradients.is_used = True
         self._manual.forget()
-        if self.halves.is_measuring:
-            norms.parts, norms.num_parts = self.halves.take(), 2
+        if measured.halves.is_measuring:
+            norms.parts, norms.num_parts = measured.halves.take(), 2
         # A second backward pass over the same batch would measure a gradient that was reduced already.
         if (
             self._backwards_in_pass != 1
             or not (norms.mean or norms.is_single_part)
-            or (self._is_by_halves and not norms.parts)
+            or (measured.by_halves and not norms.parts)
             or self._norms_are_invalid
         ):
-            self._consecutive.forget()
+            measured.consecutive.forget()
             return None
         return norms
 
@@ -437,11 +358,11 @@ class GradientReducer:
         del state
         if bucket.index() == 0:
             self._begin_backward()
-        plan = self._plan
+        plan, measured = self._plan, self.measured
         if bucket.is_last():
             self.gradients.mark_reduced()
-            if self._finds_unused and plan is not None and not self._single_pass:
-                call_after_backward(self._restore_unused if plan.is_last else self._note_used)
+            if plan is not None and not self._single_pass:
+                self._sums.complete_backward(is_last=plan.is_last)
         gradient, norms = bucket.buffer(), None
         self._repeated.take_out(bucket)
         weight = 1.0 / self._world_size if plan is None else plan.weight
@@ -455,17 +376,19 @@ class GradientReducer:
             # Zeroed, not multiplied by zero: the gradient of padding may be infinite.
             gradient.zero_()
             weight = self._manual.put_back(bucket)
-        elif plan is not None and self._measures and not self._is_single_part:
+        elif plan is not None and measured.measures and not self._is_single_part:
             norms = self._metric.on(bucket)
             self._norms.parts.append(norms.squared(self._own_gradient(bucket)) * plan.size)
         if plan is not None and not plan.is_last:
-            self._accumulate(bucket, weight)
+            # The gradients that an optimizer steps with are those of before its step.
+            stepped = self.gradients.stepped_in_batch if self._backwards_in_pass > 1 else ()
+            self._sums.add(bucket, weight, without=self._metric.parameters_of(stepped) if stepped else ())
             self._repeated.put_back(bucket, gradient)
             return _done(gradient)
         if weight != 1.0:
             gradient.mul_(weight)
         if self._backwards_in_pass == 1:
-            self._add_accumulated(bucket)
+            self._sums.add_to(bucket)
         if self._items.divisor != 1.0:
             gradient.div_(self._items.divisor)
         if bucket.is_last():
@@ -474,13 +397,13 @@ class GradientReducer:
         if self._world_size > 1:
             return self._reduce(bucket)
         self._repeated.put_back(bucket, gradient)
-        if plan is not None and self._measures:
-            if self.halves.is_measuring:
-                self._norms.mean[bucket.index()] = self.halves.measure(bucket)
+        if plan is not None and measured.measures:
+            if measured.halves.is_measuring:
+                self._norms.mean[bucket.index()] = measured.halves.measure(bucket)
             elif not self._is_single_part:
                 self._norms.mean[bucket.index()] = (norms or self._metric.on(bucket)).squared(gradient)
-            elif not self._is_by_halves:
-                self._consecutive.compare(bucket, plan.size, self._norms)
+            elif not measured.by_halves:
+                measured.consecutive.compare(bucket, plan.size, self._norms)
         if bucket.is_last():
             self.sync_end = self.local_end
         return _done(gradient)
@@ -489,7 +412,7 @@ class GradientReducer:
         if self.refusal is not None:
             raise UsageError(self.refusal)
         self._items.check()
-        self._consecutive.begin_backward()
+        self.measured.consecutive.begin_backward()
         self._backwards_in_pass += 1
         self._repeated.begin_pass(self._backwards_in_pass, is_over=self.gradients.has_stepped_in_batch(None))
         if not self._manual.num_micro_batches and self._single_pass and self.gradients.has_leftover:
@@ -514,45 +437,10 @@ class GradientReducer:
                 view.sub_(before)
         return alone
 
-    def _accumulate(self, bucket: GradBucket, weight: float) -> None:
-        """Add a micro-batch's weighted gradient to those that this step has accumulated."""
-        pairs = [(id(p), g) for p, g in zip(bucket.parameters(), bucket.gradients(), strict=True)]
-        if self._backwards_in_pass > 1:
-            # The gradients that an optimizer steps with are those of before its step.
-            over = self._metric.parameters_of(self.gradients.stepped_in_batch)
-            pairs = [(key, gradient) for key, gradient in pairs if key not in over]
-        first = [(key, gradient) for key, gradient in pairs if key not in self._accumulated_keys]
-        further = [
-            (self._accumulated[key], gradient) for key, gradient in pairs if key in self._accumulated_keys
-        ]
-        if further:
-            torch._foreach_add_([sums for sums, _ in further], [g for _, g in further], alpha=weight)
-        if first:
-            for key, _ in first:
-                # Freed before as much memory is allocated again.
-                self._accumulated.pop(key, None)
-            self._accumulated.update(
-                zip([key for key, _ in first], torch._foreach_mul([g for _, g in first], weight), strict=True)
-            )
-            self._accumulated_keys.update(key for key, _ in first)
-
-    def _add_accumulated(self, bucket: GradBucket) -> None:
-        if not self._accumulated_keys:
-            return
-        pairs = [
-            (gradient, self._accumulated[id(parameter)])
-            for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True)
-            if id(parameter) in self._accumulated_keys
-        ]
-        if pairs:
-            torch._foreach_add_([g for g, _ in pairs], [h for _, h in pairs])
-        if self._finds_unused:
-            self._reduced += zip(bucket.parameters(), bucket.gradients(), strict=True)
-
     def _reduce(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Sum the bucket over the replicas; measure norm and time before the script can change it."""
-        index, is_last, norms, measures = bucket.index(), bucket.is_last(), self._norms, self._measures
-        metric = self._metric
+        index, is_last, norms = bucket.index(), bucket.is_last(), self._norms
+        metric, measures = self._metric, self.measured.measures
         work = dist.all_reduce(bucket.buffer(), group=self._group, async_op=True)
 
         def finish(done: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:

@@ -14,9 +14,9 @@ from typing import Any, TypeVar, cast
 import torch
 import torch.distributed as dist
 
+from pollux_slurm.agent.environment.job_environment import JobEnvironment, process_age_s
+from pollux_slurm.agent.environment.layout import MEMBERSHIP_VARIABLE
 from pollux_slurm.agent.exit_codes import LeftTraining
-from pollux_slurm.agent.node.environment import JobEnvironment, process_age_s
-from pollux_slurm.agent.node.layout import MEMBERSHIP_VARIABLE
 from pollux_slurm.agent.rehearsal_protocol import EventLog, RehearsalStore, RunPlan
 from pollux_slurm.model import BatchChoice, BatchLimits
 from pollux_slurm.torch.boundary.seams import Seams

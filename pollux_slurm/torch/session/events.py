@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, ParamSpec
 
-from pollux_slurm.agent.node.environment import JobEnvironment
+from pollux_slurm.agent.environment.job_environment import JobEnvironment
 from pollux_slurm.torch.data.micro_batches import MicroBatchPlan, StepPlan
 from pollux_slurm.torch.session.loader_protocol import Loader
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pollux_slurm.agent.environment.job_environment import JobEnvironment
 from pollux_slurm.agent.measure.fit_and_batch_choice import Prediction
-from pollux_slurm.agent.node.environment import JobEnvironment
 from pollux_slurm.goodput import noise_scale
 from pollux_slurm.torch.session.loader_protocol import Loader
 

@@ -8,7 +8,9 @@ import hmac
 import logging
 import os
 import socket
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
@@ -20,11 +22,12 @@ from pollux_slurm.agent.checkpoints.checkpoint_interval import CheckpointInterva
 from pollux_slurm.agent.checkpoints.folder_permissions import who_else_may_write
 from pollux_slurm.agent.checkpoints.lineage import Lineage, claim_run, record_checkpoints_elsewhere
 from pollux_slurm.agent.checkpoints.out_of_memory import MemoryBound, read_bounds
+from pollux_slurm.agent.environment.job_environment import JobEnvironment
 from pollux_slurm.agent.measure.report_builder import ReportBuilder
 from pollux_slurm.agent.measure.reporter import Reporter, utc_now
-from pollux_slurm.agent.node.environment import JobEnvironment
 from pollux_slurm.errors import CheckpointError, LaunchError, UsageError
 from pollux_slurm.store.contract.interface import AgentStore
+from pollux_slurm.torch.checkpoint.checkpoint_file import read_checkpoint
 from pollux_slurm.torch.coordination.side_channel import SideChannel
 from pollux_slurm.torch.failures.memory_bounds import MemoryBounds, device_bytes
 from pollux_slurm.torch.regroup.joining_group import init_joining_group
@@ -179,6 +182,39 @@ def _wrong_peer(environment: JobEnvironment, why: str) -> str:
         f"rank {environment.rank} is connected to a process that is not a rank of its run ({why}); start the "
         "job again (scontrol requeue)"
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStart:
+    """How a run starts: its number, and the states of the checkpoint that it goes on from.
+
+    Finding and reading them took `restore_s`, None without a checkpoint. `lineage` is rank 0's alone.
+    """
+
+    run_number: int
+    lineage: Lineage | None
+    states: Mapping[str, Any]
+    restore_s: float | None
+
+    @property
+    def is_resumed(self) -> bool:
+        return self.restore_s is not None
+
+
+def start_run(
+    side_channel: SideChannel[Any], environment: JobEnvironment, directory: Path | None
+) -> RunStart:
+    """Claim the next run number on rank 0, for all, and read the checkpoint on each."""
+    started = time.perf_counter()
+    lineage, run_number, resume_path = claim_next_run(side_channel, environment, directory)
+    states = {} if resume_path is None else read_checkpoint(resume_path)
+    restore_s = None if resume_path is None else time.perf_counter() - started
+    if lineage is not None and lineage.claim.resumed_from is not None:
+        _LOG.info(
+            "%s goes on from the checkpoint of its run %d, with %d replicas",
+            *(job_name(environment), lineage.claim.resumed_from.run_number + 1, environment.world_size),
+        )
+    return RunStart(run_number=run_number, lineage=lineage, states=states, restore_s=restore_s)
 
 
 def claim_next_run(

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from pollux_slurm.errors import UsageError
 from pollux_slurm.model import BatchChoice
+from pollux_slurm.text import plural
 from pollux_slurm.torch.checkpoint.progress import ProgressState
 from pollux_slurm.torch.data.micro_batches import MicroBatchPlan, StepPlan
 from pollux_slurm.torch.failures.memory_bounds import OutOfMemoryWatch
@@ -91,7 +92,7 @@ class Loops:
         epoch, loader = self._progress.epoch, self.stepping
         if epoch is None:
             number = self._progress.finished_epochs
-            return f"after {number} epoch{'' if number == 1 else 's'}"
+            return f"after {plural(number, 'epoch')}"
         return f"in epoch {epoch}" + ("" if loader is None else f" at example {loader.num_examples_done}")
 
     # --------------------------------------------------------------------------------------- begin and end

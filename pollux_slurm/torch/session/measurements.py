@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import torch
 
+from pollux_slurm.agent.environment.job_environment import JobEnvironment, process_age_s
+from pollux_slurm.agent.environment.tracker_runs import record_mlflow_run
 from pollux_slurm.agent.measure.fit_and_batch_choice import Prediction, TrainingState, Tuner
 from pollux_slurm.agent.measure.profile import StepProfile
 from pollux_slurm.agent.measure.report_builder import ReportBuilder, TrainingProgress
 from pollux_slurm.agent.measure.reporter import Reporter
-from pollux_slurm.agent.node.environment import JobEnvironment, process_age_s
-from pollux_slurm.agent.node.tracker_runs import record_mlflow_run
 from pollux_slurm.model import BatchChoice, BatchLimits, Configuration, JobWarning
 from pollux_slurm.store.contract.interface import RunPhase
 from pollux_slurm.torch.boundary.seams import Seams

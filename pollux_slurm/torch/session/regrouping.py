@@ -24,10 +24,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from pollux_slurm.agent.environment.job_environment import JobEnvironment
+from pollux_slurm.agent.environment.rank_environments import place_variables
 from pollux_slurm.agent.exit_codes import LeftTraining
 from pollux_slurm.agent.membership.generation import Generation, Member, Membership
-from pollux_slurm.agent.node.environment import JobEnvironment
-from pollux_slurm.agent.node.rank_environments import place_variables
 from pollux_slurm.errors import CheckpointError, LaunchError, PolluxError, StoreUnavailable, UsageError
 from pollux_slurm.torch.boundary.seams import Seams
 from pollux_slurm.torch.boundary.sigterm import StopFlag

@@ -6,7 +6,6 @@ import atexit
 import contextlib
 import gc
 import logging
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 import torch.distributed as dist
 
 from pollux_slurm.agent.checkpoints.checkpoint_interval import CheckpointInterval
-from pollux_slurm.agent.node.environment import JobEnvironment
+from pollux_slurm.agent.environment.job_environment import JobEnvironment
 from pollux_slurm.errors import PolluxError, TrainingError
 from pollux_slurm.torch.boundary.epoch_end_wait import EpochEndWait
 from pollux_slurm.torch.boundary.seams import Seams
 from pollux_slurm.torch.boundary.sigterm import StopFlag, end_as_stopped
 from pollux_slurm.torch.boundary.step_boundary import ExchangeContext, StepBoundary
-from pollux_slurm.torch.checkpoint.checkpoint_file import Checkpointable, Checkpointer, read_checkpoint
+from pollux_slurm.torch.checkpoint.checkpoint_file import Checkpointable, Checkpointer
 from pollux_slurm.torch.checkpoint.default_names import DefaultNames, is_of_epoch, saved_name
 from pollux_slurm.torch.checkpoint.given_values import GivenValues
 from pollux_slurm.torch.checkpoint.progress import ProgressState
@@ -36,13 +35,14 @@ from pollux_slurm.torch.session.epochs import Epochs
 from pollux_slurm.torch.session.events import Event, Events, Listener
 from pollux_slurm.torch.session.figures import TrainingFigures, figures_of
 from pollux_slurm.torch.session.joining import (
+    RunStart,
     claim_here,
-    claim_next_run,
     job_name,
     join_group,
     meeting_store,
     memory_bounds,
     side_channel_group,
+    start_run,
 )
 from pollux_slurm.torch.session.loops import Loops
 from pollux_slurm.torch.session.measurements import Measurements
@@ -91,26 +91,9 @@ class Session:
         self.side_channel: SideChannel[ExchangeContext] = SideChannel(
             rank=self.rank, world_size=self.world_size, group=group
         )
-        started = time.perf_counter()
-        lineage, run_number, resume_path = claim_next_run(self.side_channel, environment, checkpoint_dir)
-        loaded = {} if resume_path is None else read_checkpoint(resume_path)
-        restore_s = None if resume_path is None else time.perf_counter() - started
-        if lineage is not None and lineage.claim.resumed_from is not None:
-            _LOG.info(
-                "%s goes on from the checkpoint of its run %d, with %d replicas",
-                *(job_name(environment), lineage.claim.resumed_from.run_number + 1, self.world_size),
-            )
-        self.run_number, self.is_resumed = run_number, resume_path is not None
-        self.is_closed = False
-
-        self.progress_state, self.stop = ProgressState(), StopFlag()
-        self.memory = memory_bounds(self.side_channel, checkpoint_dir)
-        self.checkpointer = Checkpointer(
-            side_channel=self.side_channel,
-            lineage=lineage,
-            is_enabled=checkpoint_dir is not None,
-            loaded=loaded,
-        )
+        start = start_run(self.side_channel, environment, checkpoint_dir)
+        self.run_number, self.is_resumed, self.is_closed = start.run_number, start.is_resumed, False
+        self._make_states(start)
         self.regrouping = Regrouping(
             self, environment.membership, backend=backend, progress=self.progress_state, seams=seams
         )
@@ -118,20 +101,55 @@ class Session:
             if environment.membership is not None and self.rank == 0:
                 _LOG.warning("%s moves by requeue only: %s", job_name(environment), reason)
             self.regrouping.refuse(reason)
+        self._make_measurements(restore_s=start.restore_s, strict=strict, seams=seams)
+        self._epoch_end = EpochEndWait(wait_s=epoch_end_wait_s)
+        self.boundary = StepBoundary(
+            side_channel=self.side_channel,
+            checkpointer=self.checkpointer,
+            stop=self.stop,
+            reporter=self.measurements.reporter,
+            report_builder=self.measurements.report_builder,
+            checkpoint_interval=checkpoint_interval,
+            epoch_end=self._epoch_end,
+            max_wait_s=max_wait_s,
+            regroups=self.regrouping,
+            seams=seams,
+        )
+        self._make_loops(listener)
+        self.errors.install()
+        if self.checkpointer.is_enabled:
+            self.stop.install()
+        self.measurements.start()
+        self._meet_for_same_calls(environment, self.run_number)
+
+    def _make_states(self, start: RunStart) -> None:
+        """Make what checkpoints hold, and the checkpointer."""
+        environment = self.environment
+        self.progress_state, self.stop = ProgressState(), StopFlag()
+        self.memory = memory_bounds(self.side_channel, self.checkpoint_dir)
+        self.checkpointer = Checkpointer(
+            side_channel=self.side_channel,
+            lineage=start.lineage,
+            is_enabled=self.checkpoint_dir is not None,
+            loaded=start.states,
+        )
+        self.history = AllocationHistory(
+            run_number=self.run_number, num_gpus=self.world_size, num_nodes=environment.num_nodes
+        )
+        self._names = DefaultNames()
+
+    def _make_measurements(self, *, restore_s: float | None, strict: bool, seams: Seams) -> None:
+        """Make what watches a run: its memory, its step times, its faults, and the replicas' calls."""
         self.memory_watch = OutOfMemoryWatch(
             self.memory,
-            directory=checkpoint_dir,
-            run_number=run_number,
+            directory=self.checkpoint_dir,
+            run_number=self.run_number,
             rank=self.rank,
             under_way=lambda: self.loops.under_way(),
         )
-        self._names = DefaultNames()
-        self.history = AllocationHistory(
-            run_number=run_number, num_gpus=self.world_size, num_nodes=environment.num_nodes
-        )
         self.measurements = Measurements(
-            environment,
-            run_number=run_number,
+            self.environment,
+            run_number=self.run_number,
             restore_s=restore_s,
             progress=self.progress_state,
             where=lambda: self.loops.place(),
@@ -147,19 +165,9 @@ class Session:
             progress=lambda: (self.progress_state.finished_epochs, self.progress_state.num_steps),
             is_stopped=lambda: self.stop.is_set,
         )
-        self._epoch_end = EpochEndWait(wait_s=epoch_end_wait_s)
-        self.boundary = StepBoundary(
-            side_channel=self.side_channel,
-            checkpointer=self.checkpointer,
-            stop=self.stop,
-            reporter=self.measurements.reporter,
-            report_builder=self.measurements.report_builder,
-            checkpoint_interval=checkpoint_interval,
-            epoch_end=self._epoch_end,
-            max_wait_s=max_wait_s,
-            regroups=self.regrouping,
-            seams=seams,
-        )
+
+    def _make_loops(self, listener: Listener) -> None:
+        """Make the steps, loops and epochs, and what hears of them; restore what they count on."""
         self.models = TrainedModels()
         self.steps = TrainingSteps(
             self.models,
@@ -173,14 +181,15 @@ class Session:
         self._unstepped = UnsteppedLoopCheck(
             self.faults, is_wrapped=self.models.is_wrapped, is_in_loop=lambda: self.loops.is_running
         )
-        for state in (self.progress_state, self.memory):
-            self.checkpointer.register(state)
+        self.checkpointer.register(self.progress_state)
+        self.checkpointer.register(self.memory)
         self.checkpointer.register(self.measurements.state, is_rank_0s=True)
         self.checkpointer.register(self.history)
+        self._optimizer_check = UnwrappedOptimizerCheck()
         self.errors = ScriptErrors(
-            environment,
-            run_number=run_number,
-            directory=checkpoint_dir,
+            self.environment,
+            run_number=self.run_number,
+            directory=self.checkpoint_dir,
             is_resumed=self.is_resumed,
             progress=self.progress_state,
             stop=self.stop,
@@ -188,7 +197,6 @@ class Session:
             memory_watch=self.memory_watch,
             failed=lambda error: self.events.failed(error),
         )
-        self._optimizer_check = UnwrappedOptimizerCheck()
         self.events = self._wire(listener)
         self.loops = Loops(
             events=self.events,
@@ -212,11 +220,6 @@ class Session:
             stop=self.stop,
             leave_together=self.errors.leave_together,
         )
-        self.errors.install()
-        if self.checkpointer.is_enabled:
-            self.stop.install()
-        self.measurements.start()
-        self._meet_for_same_calls(environment, run_number)
 
     def _wire(self, listener: Listener) -> Events:
         """Return who hears each event, in its order.

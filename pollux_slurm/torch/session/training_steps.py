@@ -166,10 +166,10 @@ class TrainingSteps:
             and all(model.may_split for model in self._models)
         )
         for model in self._models:
-            model.reducer.is_measured_by_splits = may_split
+            model.reducer.measured.is_by_splits = may_split
         if first is None or not may_split:
             return False
-        schedule = first.reducer.split_schedule
+        schedule = first.reducer.measured.split_schedule
         splits = (
             schedule.is_due
             and self._num_whole >= _WHOLE_STEPS
@@ -218,7 +218,8 @@ class TrainingSteps:
             sync_end=None if first is None else first.reducer.sync_end,
             atomic_batch_size=loader.choice.atomic_batch_size,
             num_examples=step.size,
-            is_typical=step.is_typical and not any(model.reducer.halves.is_measuring for model in stepped),
+            is_typical=step.is_typical
+            and not any(model.reducer.measured.halves.is_measuring for model in stepped),
         )
         model_steps = tuple(model.take_step(step) for model in stepped)
         proposal = None

@@ -130,7 +130,7 @@ class WrappedModel:
         end with this one; whether the loader may split it into micro-batches, and vary it, now or later.
         """
         self._lr_schedulers.steps_per_batch, self.reducer.may_split = schedule_steps, may_split
-        self.reducer.may_vary = may_vary
+        self.reducer.measured.may_vary = may_vary
         self.noise.set_initial_batch_size(initial_batch_size)
         self._batch_scale, self._batch_size = global_batch_size / initial_batch_size, global_batch_size
         self._progress = progress
@@ -151,7 +151,7 @@ class WrappedModel:
     @property
     def may_split(self) -> bool:
         """Whether a batch may be split to measure noise: no layer of the model depends on the local batch."""
-        return not self.reducer.accumulates_manually and not any(
+        return not self.reducer.measured.accumulates_manually and not any(
             isinstance(module, _BatchNorm) and module.training for module in self.module.modules()
         )
 
@@ -198,7 +198,7 @@ class WrappedModel:
         ):
             # The next measured step stands for these examples, too.
             self._unmeasured += span
-        is_told = self._has_said_drifts or not self.reducer.may_vary
+        is_told = self._has_said_drifts or not self.reducer.measured.may_vary
         if self.noise.drifts and not is_told and self.noise.num_updates >= _SAID_AFTER:
             self._has_said_drifts = True
             _logger.warning(_DRIFTS, self.name)
@@ -225,15 +225,16 @@ class WrappedModel:
         self._optimizer_states.sync()
 
     def state_dict(self) -> dict[str, Any]:
+        measured = self.reducer.measured
         state = {
             "model": self.module.state_dict(),
             "frozen": [name for name, p in self.module.named_parameters() if not p.requires_grad],
             "groups": [groups.state_dict() for groups in self._groups],
             "optimizers": self._optimizer_states.state_dicts(),
             "noise": self.noise.state_dict(),
-            "measuring": [*self.reducer.schedule, self._unmeasured],
+            "measuring": [*measured.state(), self._unmeasured],
             "given": {"num_replicas": self._given.num_replicas, "rates": self._given_rates},
-            "probes": [self.reducer.whole_schedule.state(), self.reducer.split_schedule.state()],
+            "probes": [measured.whole_schedule.state(), measured.split_schedule.state()],
             **self._lr_schedulers.state_dict(),
         }
         if self._mp_scaler is not None:
@@ -251,9 +252,11 @@ class WrappedModel:
         self._optimizer_states.restored()
         self._metric.restored()
         self.noise.load_state_dict(state["noise"])
-        *self.reducer.schedule, self._unmeasured = state.get("measuring", (0, 0, 0))
+        measured = self.reducer.measured
+        *counters, self._unmeasured = state.get("measuring", (0, 0, 0))
+        measured.load_state(counters)
         for schedule, saved in zip(
-            (self.reducer.whole_schedule, self.reducer.split_schedule), state.get("probes", ()), strict=False
+            (measured.whole_schedule, measured.split_schedule), state.get("probes", ()), strict=False
         ):
             schedule.load_state(saved)
         self._lr_schedulers.load_state_dict(state)

@@ -10,7 +10,7 @@ import pytest
 
 from pollux_slurm.agent.checkpoints import disk_space
 from pollux_slurm.agent.checkpoints.disk_space import free_bytes, has_room
-from tests.agent.node.stand_in_container import needs_namespaces, write_container
+from tests.launch.node.stand_in_container import needs_namespaces, write_container
 
 # Writes three checkpoints of argv[2] numbers of four bytes; prints what was told of each, and the files left.
 WRITE = """

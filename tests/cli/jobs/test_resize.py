@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.launch.resizable import ResizableRun, is_gone, runs
 from tests.cli.jobs.test_run import PLAIN, pollux
+from tests.launch.run.resizable import ResizableRun, is_gone, runs
 
 __all__ = ["runs"]
 

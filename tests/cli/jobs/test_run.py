@@ -74,7 +74,7 @@ def test_that_help_shows_an_example() -> None:
 
 def test_that_starting_processes_imports_neither_torch_nor_scipy() -> None:
     code = (
-        "import sys, pollux_slurm.agent.launch.launcher; "
+        "import sys, pollux_slurm.launch.run.launcher; "
         "print([name for name in ('torch', 'scipy', 'numpy', 'sqlalchemy') if name in sys.modules])"
     )
     done = subprocess.run(

@@ -25,8 +25,8 @@ from pollux_slurm.model import (
     Problem,
 )
 from pollux_slurm.now.cluster import read_cluster
-from pollux_slurm.now.job_table import job_columns
 from pollux_slurm.now.json_forms import job_as_dict
+from pollux_slurm.now.tables import job_columns
 from pollux_slurm.store import open_store
 from pollux_slurm.store.agent_api.token_hashes import hash_token
 from pollux_slurm.store.contract.interface import (

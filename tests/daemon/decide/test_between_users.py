@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pollux_slurm.agent.submit.token import new_token
+from pollux_slurm.agent.environment.token import new_token
 from pollux_slurm.errors import UnknownJobError
 from pollux_slurm.model import JobTerms
 from pollux_slurm.sandbox.cluster import Sandbox

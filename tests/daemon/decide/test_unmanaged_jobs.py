@@ -53,10 +53,24 @@ def in_turn(*jobs: SlurmJob, **more: Any) -> list[tuple[str, int]]:
 
 
 def test_that_jobs_that_wait_for_room_come_in_the_order_of_their_priorities() -> None:
-    assert in_turn(waiting("1", 4, 10), waiting("2", 8, 20, reason="Priority")) == [("2", 8), ("1", 4)]
+    assert in_turn(waiting("1", 4, 10), waiting("2", 4, 20, reason="Priority")) == [("2", 4), ("1", 4)]
     assert in_turn(waiting("1", 4, 10), yields_to_pending=False) == []
     # Slurm's reason while a moving job's place is reserved.
     assert in_turn(waiting("1", 4, 10, reason="ReqNodeNotAvail")) == [("1", 4)]
+
+
+def test_that_no_room_is_made_for_a_job_whose_room_one_before_it_needs() -> None:
+    """What is lent, 2 GPUs of n1, is enough for the first alone: half of it for each would start none."""
+    nodes = [node("n0", used=4), node("n1", gpus=3, used=3)]
+    adaptive = job("7", on={"n1": 3})
+    first = waiting("1", 2, 20)
+    for second in (waiting("2", 2, 10), waiting("2", 0, 10, num_cpus=1), waiting("2", 2, 10, num_nodes=2)):
+        assert in_turn(adaptive, first, second, ours=("7",), nodes=nodes) == [("1", 2)]
+    larger = [node("n0", used=4), node("n1", used=3)]
+    assert in_turn(adaptive, first, waiting("2", 1, 10), ours=("7",), nodes=larger) == [("1", 2), ("2", 1)]
+    # One that could not start takes nothing from those behind it.
+    wide = waiting("1", 8, 20, num_nodes=2, num_cpus=8)
+    assert in_turn(adaptive, wide, waiting("2", 2, 10), ours=("7",), nodes=nodes) == [("2", 2)]
 
 
 @pytest.mark.parametrize(

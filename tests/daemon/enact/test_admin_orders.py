@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from pollux_slurm.agent.submit.changed_terms import changed_terms
 from pollux_slurm.daemon.enact import admin_orders
 from pollux_slurm.errors import UsageError
+from pollux_slurm.launch.submit.changed_terms import changed_terms
 from pollux_slurm.model import Allocation, JobState, ReallocationCause
 from pollux_slurm.model import ReallocationStep as Step
 from pollux_slurm.policy import decide

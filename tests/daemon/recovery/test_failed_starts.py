@@ -9,6 +9,7 @@ import pytest
 
 from pollux_slurm.model import Allocation, JobState, ReallocationCause
 from pollux_slurm.model import ReallocationStep as Step
+from tests.daemon.anchors import Anchor
 from tests.daemon.crashing import Killed, KilledAt
 from tests.daemon.harness import CONFIG, Harness
 
@@ -211,3 +212,23 @@ def test_that_an_external_hold_stays(harness: Harness) -> None:
     harness.slurm.set_job(job_id, held_by_slurm=False)
     harness.run_until(harness.daemon(), seconds=20)
     assert (harness.job(job_id).held, reasons(harness, job_id)) == (True, [])
+
+
+@pytest.mark.parametrize("reason", [None, "it asks for whole nodes"])
+def test_that_an_anchor_that_slurm_holds_is_released_whatever_keeps_its_wings_from_moving(
+    harness: Harness, reason: str | None
+) -> None:
+    anchor = Anchor(harness, gpus=1)
+    daemon = harness.daemon()
+    harness.run_until(daemon, until=lambda: harness.has_stepped(anchor.job_id))
+    (wing,) = anchor.wings()
+    harness.slurm.set_job(wing.job_id, unschedulable_reason=reason)
+    anchor.end_wings()
+    is_given_up_by_slurm(harness, anchor.job_id)
+    waiting = anchor.job
+    assert (waiting.state, waiting.held, waiting.anchor_waits) == (JobState.PENDING, True, True)
+    harness.run_until(daemon, until=lambda: not anchor.alone.held, seconds=20)
+    assert not anchor.alone.held
+    assert [move.cause for move in harness.store.journal.reallocations(anchor.job_id)] == [
+        ReallocationCause.HELD_BY_SLURM
+    ]

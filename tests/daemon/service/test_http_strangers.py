@@ -12,7 +12,7 @@ import pytest
 
 from pollux_slurm.daemon.service.http_endpoint import _own_names, serve_metrics
 from pollux_slurm.daemon.service.metrics import DaemonMetrics
-from pollux_slurm.unproved_connections import MOST_OF_ADDRESS, WITHIN_S
+from pollux_slurm.system.unproved_connections import MOST_OF_ADDRESS, WITHIN_S
 from tests.daemon.service.test_http_endpoint import Clock, asked
 from tests.waiting import wait_until
 

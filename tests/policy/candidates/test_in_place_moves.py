@@ -65,6 +65,15 @@ def test_that_among_equal_placements_the_one_that_keeps_a_wing_is_chosen(solver:
     assert ways(found) == {"a": IN_PLACE, "b": None, "c": None}
 
 
+def test_that_of_equal_places_the_one_with_more_wings_is_kept() -> None:
+    """The job leaves one of its two nodes to one that waits, and can later leave half of the other."""
+    grown = winged("a", {"n1": 4}, {"n0": 2}, {"n0": 2}, num_restarts=0)
+    cluster = tuple(dataclasses.replace(one, several_wings=True) for one in nodes(2))
+    found = decide(problem(cluster, grown, job("b", min_gpus=4, model=None)))
+    assert given(found) == {"a": "n0:4", "b": "n1:4"}
+    assert ways(found)["a"] == IN_PLACE
+
+
 def test_that_a_place_keeps_wings_though_other_nodes_are_fuller() -> None:
     grown = winged("a", {"n3": 2}, {"n4": 2}, num_restarts=0)
     half_full = [job(str(index), {f"n{index}": 2}, pinned=True) for index in (0, 1, 2)]

@@ -1,4 +1,4 @@
-"""Goodput on types of GPUs that a job has not run on."""
+"""Which configurations there are, and goodput on types of GPUs that a job has not run on."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 
 from pollux_slurm.model import GoodputModel
 from pollux_slurm.policy import decide
+from pollux_slurm.policy.problem.speedup_tables import EXPLORATION_GROWTH, build_tables
 from tests.policy.builders import job, linear_model, node, problem
 
 
@@ -36,3 +37,11 @@ def test_that_a_type_a_job_has_not_seen_is_as_fast_for_it_as_for_a_job_that_has_
     )
     found = decide(problem(cluster, both, job("one", model=None, models=(("old", linear_model()),))))
     assert found.allocation("one").nodes == (where,)
+
+
+def test_that_configurations_end_where_no_job_may_have_more() -> None:
+    cluster = [node(f"n{number}", 4) for number in range(4)]
+    jobs = [job("a", model=linear_model(seen=1)), job("b", max_gpus=8, model=linear_model(seen=16))]
+    assert max(build_tables(jobs, cluster).num_gpus) == 8
+    assert max(build_tables(jobs[:1], cluster).num_gpus) == EXPLORATION_GROWTH
+    assert max(build_tables([dataclasses.replace(jobs[1], max_gpus=None)], cluster).num_gpus) == 16

@@ -17,6 +17,7 @@ from pollux_slurm.simulator import Application, Cluster, SimulatedJob, WorkloadJ
 from pollux_slurm.simulator.bound.dual_bound import average_bound
 from pollux_slurm.simulator.bound.speeds import epoch_seconds, in_whole_seconds, make_options
 from pollux_slurm.simulator.engine.job import Interruption
+from pollux_slurm.simulator.engine.measurements import JobMeasurements
 from pollux_slurm.simulator.experiments.settings import RunSettings
 from pollux_slurm.simulator.inputs.batch_splits import split_batch
 from pollux_slurm.simulator.policies import POLICIES, SHARING
@@ -77,7 +78,7 @@ class AllSchedules:
 def copied(job: SimulatedJob) -> SimulatedJob:
     twin = copy.copy(job)
     twin.interruptions = [copy.copy(one) for one in job.interruptions]
-    twin.measurements = {}
+    twin.measured = JobMeasurements()
     twin.interrupted_s = {}
     return twin
 

@@ -123,7 +123,8 @@ def test_that_a_jobs_measurements_are_by_gpu_type(tmp_path: Path) -> None:
         return {"a": ((0, 1),) if now_s < 60 else ((2, 1),)}
 
     (job,) = run(tmp_path, moved, made_job("a"), cluster=MIXED).jobs
-    assert {kind: [one.last_time_s for one in seen.values()] for kind, seen in job.measurements.items()} == {
+    by_type = job.measured.by_type
+    assert {kind: [one.last_time_s for one in seen.values()] for kind, seen in by_type.items()} == {
         "t4": [1.0],
         "a100": [0.4],
     }
@@ -134,7 +135,7 @@ def test_that_the_daemons_policy_has_models_by_gpu_type(tmp_path: Path, objectiv
     """A lone job ends up on the fast node; with more jobs, all GPUs of both types are used, never mixed."""
     policy = PolluxPolicy(Objective(name=objective), declared=True)
     (alone,) = run(tmp_path / "alone", policy, made_job("a"), cluster=MIXED).jobs
-    assert "a100" in alone.measurements
+    assert "a100" in alone.measured.by_type
     policy = PolluxPolicy(Objective(name=objective), declared=True)
     jobs = [made_job(f"j{index}") for index in range(10)]
     result = run(tmp_path / "many", policy, *jobs, cluster=MIXED)

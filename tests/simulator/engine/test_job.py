@@ -19,7 +19,7 @@ def test_that_a_batch_is_chosen_when_its_inputs_change(tmp_path: Path) -> None:
     asked: list[tuple[int, int, int]] = []
 
     def choose(job: SimulatedJob) -> BatchChoice:
-        asked.append((job.num_gpus, job.epoch, sum(map(len, job.measurements.values()))))
+        asked.append((job.num_gpus, job.epoch, sum(map(len, job.measured.by_type.values()))))
         return WHOLE if job.num_gpus == 1 else DOUBLE
 
     job = SimulatedJob(

@@ -11,7 +11,7 @@ import torch
 
 import pollux_slurm.torch as pt
 from pollux_slurm.errors import CheckpointError, UsageError
-from pollux_slurm.torch.gradients.probe_schedule import ProbeSchedule
+from pollux_slurm.torch.gradients.measured_steps import ProbeSchedule
 from tests.torch.single_replica import Numbers, Slope, Trainee, joined
 
 pytestmark = pytest.mark.torch

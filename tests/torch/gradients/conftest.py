@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pollux_slurm.torch.gradients.probe_schedule import ProbeSchedule
+from pollux_slurm.torch.gradients.measured_steps import ProbeSchedule
 
 
 @pytest.fixture(autouse=True)

@@ -16,8 +16,8 @@ from benchmarks.gradient_noise import results
 from pollux_slurm.errors import UsageError
 from pollux_slurm.torch.gradients import preconditioning
 from pollux_slurm.torch.gradients.half_batches import HalfBatches
+from pollux_slurm.torch.gradients.measured_steps import ProbeSchedule
 from pollux_slurm.torch.gradients.noise_scale import NoiseEstimator
-from pollux_slurm.torch.gradients.probe_schedule import ProbeSchedule
 from tests.torch.single_replica import joined
 
 SIZE = 8
@@ -72,8 +72,8 @@ class Training:
             optimizer = optimizer_type(self.network.parameters(), lr=rate)
             self.model = pt.AdaptiveDataParallel(self.network, optimizer, **options)
             self.reducer, self.noise = self.model._pollux.reducer, self.model._pollux.noise
-            self.reducer.halves.is_possible = halves
-            self.schedules = self.reducer.whole_schedule, self.reducer.split_schedule
+            self.reducer.measured.halves.is_possible = halves
+            self.schedules = self.reducer.measured.whole_schedule, self.reducer.measured.split_schedule
             loader = pt.AdaptiveDataLoader(TensorDataset(inputs, targets), batch_size=SIZE)
             loader.autoscale_batch_size(2 * SIZE, gradient_accumulation=accumulation)
             for _ in pt.remaining_epochs_until(1):
@@ -136,7 +136,7 @@ def test_that_other_steps_have_no_norms_and_those_of_one_step_share_a_preconditi
     monkeypatch.setattr(preconditioning, "_divisors", lambda *given: calls.append(1) or divisors(*given))
     training = Training(num_steps=40, optimizer_type=torch.optim.AdamW, rate=0.01, halves=halves)
     # Twenty steps until the preconditioner is settled; then some of the other half.
-    num_probes = training.reducer.whole_schedule.num_probes
+    num_probes = training.reducer.measured.whole_schedule.num_probes
     assert 3 <= num_probes < 20
     assert len(calls) == len(added) == num_probes
 
@@ -185,7 +185,7 @@ def test_that_outputs_with_a_row_for_each_example_are_measured_by_halves(
     training = Training(
         network=Network(end), loss=lambda output, targets: cross_entropy(logits(output), targets)
     )
-    assert training.reducer.halves.is_possible
+    assert training.reducer.measured.halves.is_possible
     assert training.noise.num_updates > 0
     assert not training.noise.drifts
 
@@ -214,7 +214,7 @@ def test_that_other_outputs_are_measured_by_consecutive_steps_which_says_so(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     training = Training(network=Network(end), loss=loss, num_steps=24)
-    assert not training.reducer.halves.is_possible
+    assert not training.reducer.measured.halves.is_possible
     assert training.noise.drifts
     assert training.model.noise_source == "consecutive steps"
     (message,) = [one.getMessage() for one in caplog.records if "noise" in one.getMessage()]
@@ -317,7 +317,7 @@ def test_that_a_gradient_of_the_output_itself_is_not_taken_for_that_of_the_loss(
 
     network = Network()
     training = Training(network=network, loss=penalized)
-    assert not training.reducer.halves.is_possible
+    assert not training.reducer.measured.halves.is_possible
     assert training.noise.drifts
 
 

@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 
 import pollux_slurm.torch as pt
 from pollux_slurm.model import GradientStatistics
-from pollux_slurm.torch.gradients.probe_schedule import ProbeSchedule
+from pollux_slurm.torch.gradients.measured_steps import ProbeSchedule
 from tests.torch.ranks import run_ranks
 from tests.torch.single_replica import joined
 

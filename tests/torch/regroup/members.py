@@ -23,11 +23,11 @@ from typing import Any, cast
 
 import torch
 
-from pollux_slurm.agent.launch.resizing import Resizing
+from pollux_slurm.agent.environment.layout import MEMBER_VARIABLE, RunLayout
+from pollux_slurm.agent.environment.rank_environments import rank_environments
 from pollux_slurm.agent.membership.folder import MembershipFolder
 from pollux_slurm.agent.membership.resize_requests import ResizeAnswer, ResizeRequest, ResizeRequests
-from pollux_slurm.agent.node.layout import MEMBER_VARIABLE, RunLayout
-from pollux_slurm.agent.node.rank_environments import rank_environments
+from pollux_slurm.launch.run.resizing import Resizing
 from tests.torch.ranks import context
 
 TIMEOUT_S = 180.0

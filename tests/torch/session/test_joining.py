@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
-from pollux_slurm.agent.node.environment import JobEnvironment, read_environment
+from pollux_slurm.agent.environment.job_environment import JobEnvironment, read_environment
 from pollux_slurm.errors import LaunchError
 from pollux_slurm.torch.coordination.side_channel import SideChannel
 from pollux_slurm.torch.session.joining import claim_next_run, join_group, verify_rank_0

@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 import pollux_slurm.torch as pt
-from pollux_slurm.agent.node.rendezvous import new_secret
+from pollux_slurm.launch.node.rendezvous import new_secret
 from pollux_slurm.store.access.opening import unchecked_database
 from pollux_slurm.store.access.url import parse_store_url
 from pollux_slurm.store.contract.interface import GenerationMember, GenerationState, Store

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.node.stand_in_container import needs_namespaces, write_container
+from tests.launch.node.stand_in_container import needs_namespaces, write_container
 from tests.torch import scripts
 from tests.waiting import wait_until
 

@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import LRScheduler, StepLR
 
 import pollux_slurm.torch as pt
 from pollux_slurm.errors import CheckpointError, UsageError
-from pollux_slurm.torch.gradients.probe_schedule import ProbeSchedule
+from pollux_slurm.torch.gradients.measured_steps import ProbeSchedule
 from tests.torch.ranks import run_ranks
 from tests.torch.scripts import Numbered
 from tests.torch.single_replica import Numbers, Slope, joined

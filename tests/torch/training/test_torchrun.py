@@ -14,7 +14,7 @@ import pytest
 from tests.torch import scripts
 from tests.waiting import wait_until
 
-# Half a minute each. tests/agent/test_launchers_on_slurm.py has torchrun on Slurm.
+# Half a minute each. tests/launch/test_launchers_on_slurm.py has torchrun on Slurm.
 pytestmark = [pytest.mark.torch, pytest.mark.full]
 
 TRAIN = """

@@ -20,7 +20,8 @@ from pollux_slurm.model import (
     GradientStatistics,
     ThroughputParameters,
 )
-from pollux_slurm.simulator.engine.job import SimulatedJob, Situation
+from pollux_slurm.simulator.engine.job import SimulatedJob
+from pollux_slurm.simulator.engine.measurements import Situation
 from pollux_slurm.simulator.inputs.batch_splits import split_batch
 
 # A fit ends when a step lowers its loss by less than this part. Fitting on changes averages by chance alone;
@@ -87,10 +88,8 @@ class Agents:
         fixed = application.fixed_batch
         if fixed is not None:
             return split_batch(application, fixed, num_gpus)
-        known = self._state_of(job, job.gpu_type) or next(
-            (known for gpu_type in job.measurements if (known := self._state_of(job, gpu_type)) is not None),
-            None,
-        )
+        of_others = (self._state_of(job, gpu_type) for gpu_type in job.measured.by_type)
+        known = self._state_of(job, job.gpu_type) or next((one for one in of_others if one is not None), None)
         found = None if known is None else self._best(known, job, len(job.allocation), num_gpus)
         largest = application.max_batch_size
         if found is not None and found.batch.global_batch_size <= largest:
@@ -109,7 +108,7 @@ class Agents:
 
     def models(self, job: SimulatedJob) -> tuple[tuple[str, GoodputModel], ...]:
         """Return the models that the job's agent would report, by GPU type."""
-        found = ((gpu_type, self.model(job, gpu_type)) for gpu_type in job.measurements)
+        found = ((gpu_type, self.model(job, gpu_type)) for gpu_type in job.measured.by_type)
         return tuple((gpu_type, model) for gpu_type, model in found if model is not None)
 
     def model(self, job: SimulatedJob, gpu_type: str) -> GoodputModel | None:
@@ -123,12 +122,14 @@ class Agents:
         return known.model
 
     def _state_of(self, job: SimulatedJob, gpu_type: str) -> _AgentState | None:
-        seen = job.measurements.get(gpu_type)
+        measured = job.measured
+        seen = measured.by_type.get(gpu_type)
         if not seen:
             return None
         key = (job.job.name, gpu_type)
         known = self._states.get(key)
-        measured_anew = job.noisy is not None and known is not None and known.num_measured < job.num_measured
+        has_more = known is not None and known.num_measured < measured.num_measured
+        measured_anew = has_more and measured.noisy is not None
         if known is not None and known.num_seen == len(seen) and not measured_anew:
             return known
         # Measurements are only ever added, so the new ones are the last.
@@ -153,7 +154,7 @@ class Agents:
                 num_situations=len(seen),
                 num_sizes=len(sizes),
                 num_seen=len(seen),
-                num_measured=job.num_measured,
+                num_measured=measured.num_measured,
                 sizes=sizes,
                 fit=fit,
                 model=model,
@@ -162,20 +163,20 @@ class Agents:
         return known
 
     def _statistics(self, job: SimulatedJob) -> GradientStatistics | None:
-        return _INFINITE_NOISE if self._by_throughput else job.statistics
+        return _INFINITE_NOISE if self._by_throughput else job.measured.statistics
 
     def _fit(self, job: SimulatedJob, gpu_type: str, previous: ThroughputParameters | None) -> _Fit:
-        seen = job.measurements[gpu_type]
+        seen = job.measured.by_type[gpu_type]
         measured = frozenset((at, one.micro_batch_s, one.last_time_s) for at, one in seen.items())
         key = (job.application.name, gpu_type, measured)
         found = self._fits.get(key)
         if found is None:
             ordered = [seen[situation] for situation in sorted(seen)]
-            if job.noisy is not None:
-                ordered = job.noisy.aged(ordered, gpu_type, job.expected_delay_s)
+            if job.measured.noisy is not None:
+                ordered = job.measured.noisy.aged(ordered, gpu_type, job.expected_delay_s)
             theta = fit_throughput(ordered, previous=previous, last_gain=_MIN_LOSS_REDUCTION).parameters
             found = _Fit(theta=theta, choices={})
-            if job.noisy is None:  # with noise, no other job has the same measurements
+            if job.measured.noisy is None:  # with noise, no other job has the same measurements
                 self._fits[key] = found
         return found
 

@@ -9,7 +9,6 @@ from pollux_slurm.goodput import TableCache
 from pollux_slurm.model import (
     Allocation,
     BatchChoice,
-    MovingRules,
     NodeCapacity,
     Objective,
     Problem,
@@ -17,7 +16,7 @@ from pollux_slurm.model import (
     PromiseState,
 )
 from pollux_slurm.policy import NodeFactsCache, allocate
-from pollux_slurm.policy.objectives.registry import HYSTERESIS, PAUSING
+from pollux_slurm.policy.objectives.moving_rules import moving_rules
 from pollux_slurm.policy.participation.share_memory import ShareMemory
 from pollux_slurm.policy.promises.admission import answer_promises, with_promised_gpus
 from pollux_slurm.simulator.engine.cluster import Cluster
@@ -54,9 +53,8 @@ class PolluxPolicy:
         agents: Agents | None = None,
     ) -> None:
         self._objective, self._declared, self._solver = objective, declared, solver
-        pauses = objective.name in PAUSING if pauses is None else pauses
-        self._effort = (EFFORT_WITH_PAUSES if pauses else EFFORT) if effort is None else effort
-        self._moving = MovingRules(pauses=pauses, hysteresis=HYSTERESIS.get(objective.name, 0.0))
+        self._moving = moving_rules(objective.name, pauses=pauses)
+        self._effort = (EFFORT_WITH_PAUSES if self._moving.pauses else EFFORT) if effort is None else effort
         self._tables, self._known_nodes = TableCache(), NodeFactsCache()
         self._agents = Agents() if agents is None else agents
         self._shared = SharedModels() if kinds else None
@@ -105,7 +103,7 @@ class PolluxPolicy:
         if self._shared is not None:
             for job in self._unfinished:
                 name, kind, is_over = job.job.name, self._kind(job), job.finished_s is not None
-                self._shared.watch(name, kind, _progress(job), job.statistics, is_over=is_over)
+                self._shared.watch(name, kind, _progress(job), job.measured.statistics, is_over=is_over)
             self._unfinished = jobs
         several = len(cluster.gpu_types) > 1
         several_wings = any(job.in_place is not None and job.in_place.several_wings for job in jobs)
@@ -178,7 +176,7 @@ class PolluxPolicy:
             account=job.job.account,
             user=job.job.user,
             pinned=job.in_flight and bool(job.allocation),
-            prediction_error=0.0 if job.noisy is None else job.noisy.error,
+            prediction_error=0.0 if (noisy := job.measured.noisy) is None else noisy.error,
             progress=_progress(job),
             epochs_done=job.epoch + part if self._declared else None,
             epochs_declared=float(application.num_epochs) if self._declared else None,

@@ -113,10 +113,10 @@ class SiaPolicy:
             found[row, of_type] = values[of_type] * ratio
         sizes = np.array([one.num_gpus for one in candidates])
         for row, job in enumerate(jobs):
-            if not job.measurements:
+            if not job.measured.by_type:
                 found[row, sizes == 1] = 1.0
                 continue
-            seen = max(gpus for situations in job.measurements.values() for _, gpus, _ in situations)
+            seen = max(gpus for situations in job.measured.by_type.values() for _, gpus, _ in situations)
             found[row, sizes > min(2 * seen, job.application.most_gpus)] = 0.0
         least = np.min(found, axis=1, initial=np.inf, where=found > 0, keepdims=True)
         return np.where(found > 0, found / least, 0.0)

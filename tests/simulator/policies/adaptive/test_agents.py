@@ -21,14 +21,14 @@ def job(tmp_path: Path) -> SimulatedJob:
     one = SimulatedJob(
         job=made_job("a"), application=made_application(tmp_path), choose_batch=agents.choose_batch
     )
-    one.allocation, one.gpu_type, one.measurements = ((0, 1),), "t4", {"t4": {}}
+    one.allocation, one.gpu_type, one.measured.by_type = ((0, 1),), "t4", {"t4": {}}
     for size in (4, 5, 6, 7):
         measure(one, 1, 1, size)
     return one
 
 
 def measure(job: SimulatedJob, num_nodes: int, num_gpus: int, size: int) -> None:
-    job.measurements["t4"][num_nodes, num_gpus, size] = Observation(
+    job.measured.by_type["t4"][num_nodes, num_gpus, size] = Observation(
         num_nodes=num_nodes,
         num_gpus=num_gpus,
         atomic_batch_size=size,

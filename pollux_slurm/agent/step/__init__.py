@@ -1,4 +1,0 @@
-"""What `pollux run` asks of Slurm about its step: its number, signals, and a requeue where GPUs are missing.
-
-May be imported by `agent/anchor`, `agent/launch`.
-"""
