@@ -93,8 +93,9 @@ def measure(traces: Path, workload: Path, policy: str, three_types: bool) -> tup
     )
     began = time.perf_counter()
     result = simulate(jobs, applications, made, cluster, rules=RULES)
-    outcome = make_outcome(result, policy=policy, objective=None, workload=workload.stem, wall_s=0.0)
-    return outcome.summary, time.perf_counter() - began
+    summary = make_outcome(result, policy=policy, objective=None, workload=workload.stem, wall_s=0.0).summary
+    print(f"  {policy}, {workload.stem}: {summary.avg_jct_s / 3600:.2f} h", flush=True)
+    return summary, time.perf_counter() - began
 
 
 def main() -> None:
