@@ -181,8 +181,10 @@ def build_tables(
     models = _models_of(jobs, facts.kinds, gpu_speeds, cache)
     wanted = _wanted(jobs, caps, keys, models) if within_caps else None
     goodput = _goodput_of(models, keys, columns, shares, facts, cache, wanted, osdi21=osdi21)
-    if wanted is not None and (models.known & (goodput.at_share == 0)).any():
-        # A configuration beyond the caps may allow a batch.
+    if (models.known & (goodput.at_share == 0)).any():
+        # A configuration beyond the caps, or beyond all maximums, may allow a batch.
+        columns = columns_for(facts, jobs, max(caps), uneven=uneven, pauses=pauses)
+        keys = _keys_of(jobs, columns, of_shares)
         goodput = _goodput_of(models, keys, columns, shares, facts, cache, None, osdi21=osdi21)
 
     reference = np.where(models.known, goodput.at_share, shares.astype(np.float64))
