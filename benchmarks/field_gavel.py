@@ -77,7 +77,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("table", type=Path)
-    parser.add_argument("--policies", default="gavel-las,gavel-las-agnostic,gavel-ftf,gavel-ftf-agnostic")
+    parser.add_argument("--policies", default=",".join(dict.fromkeys(policy for _, policy in PUBLISHED)))
     parser.add_argument("--jobs-per-hour", default="4.0,4.8")
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--processes", type=int, default=1)

@@ -15,7 +15,6 @@ from tests.test_layers import FILES, PACKAGE, imported_files, tree_of
 MOST_METHODS, MOST_LINES = 20, 60
 
 _FRAMEWORK = "it overrides the methods of a framework's class"
-_SPLIT = "it holds several ideas, and is to be split"
 _WAYS = "Slurm's interface: a method a command"
 CLASSES = {
     "cli/top/app.py:TopApp": "Textual finds a method for each key and event",
@@ -26,8 +25,8 @@ CLASSES = {
     "slurm/commands/command_client.py:CommandClient": _WAYS,
     "slurm/merging_client.py:MergingClient": _WAYS,
     "torch/api/accumulator.py:Accumulator": "a mapping with operators",
-    "torch/api/data_loader.py:AdaptiveDataLoader": _SPLIT,
-    "torch/gradients/reducer.py:GradientReducer": _SPLIT,
+    "torch/api/data_loader.py:AdaptiveDataLoader": "what a script asks of it: a property for each fact",
+    "torch/gradients/reducer.py:GradientReducer": "one state, which DDP, the loader and the script change",
     "torch/wrapped_model/wrapped_model.py:WrappedModel": _FRAMEWORK,
 }
 
@@ -35,7 +34,6 @@ _SEARCH = "one search over arrays, with its algebra above its lines"
 FUNCTIONS = {
     "daemon/service/metrics.py:DaemonMetrics.__init__": "a metric after the other",
     "report/parts/fairness.py:fairness_part": "a part of a page, a chart after the other",
-    "report/spans/tables.py:times_part": "a part of a page, a table after the other",
     "simulator/experiments/axis_plots.py:_plot": "a figure, an axis after the other",
 }
 

@@ -93,9 +93,9 @@ class Data:
     """
 
     key: str
-    title: str
     columns: tuple[Column, ...]
     rows: tuple[tuple[Value, ...], ...]
+    title: str = ""
     note: str = ""
     keep: Literal["first", "last", "spread"] = "first"
 

@@ -90,7 +90,6 @@ def cluster_document(history: GroupHistory, range_: Range, *, made_at: datetime,
     return Document(
         kind="cluster",
         title="Cluster report",
-        subject="",
         lead=lead_of("Adaptive jobs of all accounts,", range_, history.truncated, history.last_round_at),
         facts=(*_facts(history, range_), *_round_facts(history.rounds)),
         parts=(

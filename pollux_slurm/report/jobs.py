@@ -13,14 +13,17 @@ from pollux_slurm.document.document import Document, Fact, Part, Plot
 from pollux_slurm.report.job import JobHistory, facts_of
 from pollux_slurm.report.parts.columns import MEASURE
 from pollux_slurm.report.parts.job_plots import points_of
+from pollux_slurm.report.tracked_loss import Losses, loss_part
 from pollux_slurm.text import UNKNOWN, number_text
 
 # What names a job is no measure of it.
 _NO_MEASURES = ("slurm_job_id", "explanation", "speedups_are")
 
 
-def jobs_document(histories: Sequence[JobHistory], *, made_at: datetime) -> Document:
-    """Return the comparison of two jobs or more; ratios are to the first."""
+def jobs_document(
+    histories: Sequence[JobHistory], *, made_at: datetime, losses: Sequence[Losses] = ()
+) -> Document:
+    """Return the comparison of two jobs or more; ratios are to the first. `losses` are of all, or of none."""
     numbers = [str(history.job.slurm_job_id) for history in histories]
     return Document(
         kind="jobs",
@@ -30,6 +33,7 @@ def jobs_document(histories: Sequence[JobHistory], *, made_at: datetime) -> Docu
         parts=(
             Part(title="Beside each other", tables=(_measures(histories, numbers, made_at),)),
             _course(histories, numbers),
+            *([loss_part(numbers, losses)] if losses else []),
         ),
         made_at=made_at,
         command=f"pollux report job {' '.join(numbers)}",
@@ -53,7 +57,6 @@ def _measures(histories: Sequence[JobHistory], numbers: Sequence[str], made_at: 
         rows.append((key, title, *texts, *ratios, *values))
     return Data(
         key="comparison",
-        title="",
         columns=(
             Column("key", "key", Kind.TEXT, shown=False),
             MEASURE,

@@ -94,7 +94,6 @@ def shadow_document(findings: ShadowFindings, range_: Range, *, made_at: datetim
     return Document(
         kind="shadow",
         title="Shadow report",
-        subject="",
         lead=_lead(findings.history, range_),
         facts=_facts(findings),
         parts=parts,

@@ -189,9 +189,7 @@ def _document(site: Site, title: str, lead: str, range_: Range, *parts: Part) ->
     return Document(
         kind="web",
         title=title,
-        subject="",
         lead=lead_of(lead, range_, site.truncated, site.reader.last_round_at()),
-        facts=(),
         parts=parts,
         made_at=site.now,
         range=range_,

@@ -112,7 +112,8 @@ def test_that_a_table_is_asked_for_by_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("keep", "first", "last"), [("first", 0, 49), ("last", 950, 999), ("spread", 0, 999)]
+    ("keep", "first", "last"),
+    [("first", 0, MOST_ROWS - 1), ("last", 1000 - MOST_ROWS, 999), ("spread", 0, 999)],
 )
 def test_that_a_page_shows_some_of_many_rows_and_says_how_to_get_all(
     keep: str, first: int, last: int

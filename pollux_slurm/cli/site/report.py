@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pollux_slurm.config import Config
     from pollux_slurm.document.charts.time_axes import Range
     from pollux_slurm.document.document import Document
+    from pollux_slurm.report.group import GroupHistory
     from pollux_slurm.report.job import Told
 
 app = typer.Typer(
@@ -74,6 +75,14 @@ def job(
     ],
     since: JobSinceOption = None,
     until: UntilOption = None,
+    tracker: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--tracker",
+            metavar="FOLDER",
+            help="A job's TensorBoard files, for each job in turn: compares losses at equal examples.",
+        ),
+    ] = None,
 ) -> Document:
     """Report on one job: goodput and GPUs over time, batch size, what each move cost and brought.
 
@@ -81,6 +90,7 @@ def job(
 
     Examples: pollux report job 1234
     · pollux report job 1234 1240
+    · pollux report job 1234 1240 --tracker runs/small --tracker runs/large
     · pollux report job 1234 -o job.html
     · pollux report job 1234 -o job.png
     · pollux report job 1234 --csv --table samples
@@ -89,6 +99,7 @@ def job(
     from pollux_slurm.report.job import job_document
     from pollux_slurm.report.jobs import jobs_document
     from pollux_slurm.report.reading import read_job
+    from pollux_slurm.report.tracked_loss import read_losses
     from pollux_slurm.store.reporting.queries import open_view_reader
 
     now = clock.now()
@@ -96,11 +107,14 @@ def job(
     several = list(dict.fromkeys(job_ids))
     if len(several) > 1 and range_ is not None:
         raise UsageError("--since and --until are for one job: several are compared over their whole lives")
+    if tracker and (len(several) == 1 or len(tracker) != len(several)):
+        raise UsageError("--tracker is for several jobs that are compared: give one for each, in their order")
+    losses = [read_losses(folder) for folder in tracker or ()]
     config = wanted.settings()
     with open_view_reader(config.require_store_url()) as reports:
         histories = [read_job(reports, one, range_, told=_told(config, one)) for one in several]
     if len(histories) > 1:
-        return jobs_document(histories, made_at=now)
+        return jobs_document(histories, made_at=now, losses=losses)
     return job_document(histories[0], made_at=now, range_=range_)
 
 
@@ -126,16 +140,10 @@ def account(
     · pollux report account --csv --table account_usage
     · pollux report account vision --json
     """
-    from pollux_slurm.report.group import account_document, life_of
-    from pollux_slurm.report.reading import read_group
-    from pollux_slurm.store.reporting.queries import open_view_reader
+    from pollux_slurm.report.group import account_document
 
     now = clock.now()
-    range_ = _range(since or _MONTH, until, now)
-    with open_view_reader(wanted.settings().require_store_url()) as reports:
-        history = read_group(reports, range_, account=name)
-    if since is None and until is None:
-        range_ = life_of(history, range_)
+    history, range_ = _group(wanted, since, until, now, account=name)
     command = _command("account", name or "", since, until)
     return account_document(history, range_, account=name, made_at=now, command=command)
 
@@ -154,16 +162,10 @@ def cluster(
     · pollux report cluster --since 30d --csv --table jobs
     · pollux report cluster --since 30d --json
     """
-    from pollux_slurm.report.group import cluster_document, life_of
-    from pollux_slurm.report.reading import read_group
-    from pollux_slurm.store.reporting.queries import open_view_reader
+    from pollux_slurm.report.group import cluster_document
 
     now = clock.now()
-    range_ = _range(since or _MONTH, until, now)
-    with open_view_reader(wanted.settings().require_store_url()) as reports:
-        history = read_group(reports, range_)
-    if since is None and until is None:
-        range_ = life_of(history, range_)
+    history, range_ = _group(wanted, since, until, now)
     return cluster_document(history, range_, made_at=now, command=_command("cluster", "", since, until))
 
 
@@ -275,6 +277,20 @@ def alerts() -> None:
 
     text = (resource_dir("sql") / "prometheus" / "alerts.yml").read_text(encoding="utf-8")
     print_text(text)
+
+
+def _group(
+    wanted: Wanted, since: str | None, until: str | None, now: datetime, *, account: str | None = None
+) -> tuple[GroupHistory, Range]:
+    """Return what was in a range, and that range; without one, the last month's part with anything in it."""
+    from pollux_slurm.report.group import life_of
+    from pollux_slurm.report.reading import read_group
+    from pollux_slurm.store.reporting.queries import open_view_reader
+
+    range_ = _range(since or _MONTH, until, now)
+    with open_view_reader(wanted.settings().require_store_url()) as reports:
+        history = read_group(reports, range_, account=account)
+    return history, life_of(history, range_) if since is None and until is None else range_
 
 
 def _range(since: str, until: str | None, now: datetime) -> Range:

@@ -22,8 +22,9 @@ from pollux_slurm.document.document import Document
 from pollux_slurm.resources import resource_dir
 from pollux_slurm.text import shortened, shown
 
-# What a reader can still go through, on the page and in what is opened below a plot; CSV and JSON have all.
-MOST_ROWS = 50
+# What a reader can still go through, on the page (the shipped comparison whole) and in what is opened below a
+# plot; CSV and JSON have all.
+MOST_ROWS = 60
 MOST_VALUES = 200
 
 

@@ -207,7 +207,24 @@ def moves_part(wishes: Sequence[JobWishes], *, every: int) -> Part:
     return Part(
         title="What it would have done",
         text=_said(wishes, proposals, every),
-        tables=(_jobs_data(wishes), _kinds_data(proposals), _moves_data(proposals)),
+        tables=(
+            table_of(
+                "shadow_jobs",
+                wishes,
+                _JOB_COLUMNS,
+                title="By job",
+                note="GPUs are means over the rounds that decided about the job.",
+            ),
+            _kinds_data(proposals),
+            table_of(
+                "shadow_moves",
+                proposals,
+                _MOVE_COLUMNS,
+                title="Move by move",
+                keep="last",
+                note="Why a round decided so: pollux explain JOB --round NUMBER.",
+            ),
+        ),
     )
 
 
@@ -221,16 +238,6 @@ def _said(wishes: Sequence[JobWishes], proposals: Sequence[Proposal], every: int
     return (
         f"{summary} A move that several rounds in a row asked for counts once. Nothing was enacted, so each "
         "round began from what Slurm had given: a daemon that acts asks for less, once it has moved a job."
-    )
-
-
-def _jobs_data(wishes: Sequence[JobWishes]) -> Data:
-    return table_of(
-        "shadow_jobs",
-        wishes,
-        _JOB_COLUMNS,
-        title="By job",
-        note="GPUs are means over the rounds that decided about the job.",
     )
 
 
@@ -258,14 +265,3 @@ def _kinds_data(proposals: Sequence[Proposal]) -> Data:
         for kind in MoveKind
     )
     return Data(key="shadow_kinds", title="By kind", columns=columns, rows=rows if proposals else ())
-
-
-def _moves_data(proposals: Sequence[Proposal]) -> Data:
-    return table_of(
-        "shadow_moves",
-        proposals,
-        _MOVE_COLUMNS,
-        title="Move by move",
-        keep="last",
-        note="Why a round decided so: pollux explain JOB --round NUMBER.",
-    )

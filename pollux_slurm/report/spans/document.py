@@ -25,7 +25,6 @@ def before_after_document(before: Span, after: Span, *, made_at: datetime, comma
     return Document(
         kind="before_after",
         title="Before and after",
-        subject="",
         lead=f"Jobs with GPUs that were submitted before, {before.range.text()}, and after, "
         f"{after.range.text()}, as Slurm accounted for them.",
         facts=_facts(before, after),
@@ -37,7 +36,6 @@ def before_after_document(before: Span, after: Span, *, made_at: datetime, comma
             groups_part(before, after),
         ),
         made_at=made_at,
-        range=None,
         command=command,
     )
 

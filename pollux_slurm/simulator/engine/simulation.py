@@ -118,6 +118,11 @@ class _Simulation:
         self._goodput: dict[str, float] = {}
         self.now_s = 0.0
         self._groups = cluster.node_groups
+        # How fast each node is, by application.
+        self._speeds = {
+            name: [group.speed_of(name) for group in self._groups]
+            for name in {job.application for job in workload}
+        }
         rigid = [job for job in self.jobs if not job.adaptive]
         check_sizes(rigid, rules, cluster)
         self._rigid = RigidJobs(
@@ -132,9 +137,11 @@ class _Simulation:
         self._nodes_change = autoscaler is not None or rules.failures is not None
         self._first_s = min((job.submitted_s for job in workload), default=0.0)
         self._outages = Outages(rules.failures, cluster.num_nodes, seed=rules.seed)
-        # The unfinished jobs submitted before the last decision, and the time of the next submission.
+        # The unfinished jobs submitted before the last decision, in the workload's order; and all later ones,
+        # the next one last.
         self._present: list[SimulatedJob] = []
-        self._next_s = -math.inf
+        self._coming = sorted(self.jobs, key=lambda job: -job.job.submitted_s)
+        self._place = {job.job.name: place for place, job in enumerate(self.jobs)}
         self._slurm_starts = rules.delays is not None and rules.slurm_starts
         # The GPUs of each node that are neither owned nor reserved until the next decision.
         self._unused = list(cluster.node_gpus) if autoscaler is None else [0] * cluster.num_nodes
@@ -208,10 +215,7 @@ class _Simulation:
 
     def decide(self, clock: Callable[[], float]) -> None:
         """Start rigid, unmanaged and Slurm-started jobs, call the policy, and enact its decision."""
-        if self._next_s <= self.now_s:
-            self._present = [job for job in self.unfinished if job.job.submitted_s <= self.now_s]
-            later = (job.job.submitted_s for job in self.unfinished if job.job.submitted_s > self.now_s)
-            self._next_s = min(later, default=math.inf)
+        self._add_submitted()
         active = self._present
         adaptive = [job for job in active if job.adaptive]
         before = {job.job.name: job.allocation for job in active if job.allocation}
@@ -261,6 +265,16 @@ class _Simulation:
         self._apply_interference(active)
         self._update_unused(available, adaptive)
         self._record(active, up, solve_s)
+
+    def _add_submitted(self) -> None:
+        num_present = len(self._present)
+        while self._coming and self._coming[-1].job.submitted_s <= self.now_s:
+            job = self._coming.pop()
+            # Slurm may have started it, and it may have ended.
+            if job.finished_s is None:
+                self._present.append(job)
+        if len(self._present) > num_present:
+            self._present.sort(key=lambda job: self._place[job.job.name])
 
     def _update_unused(self, available: Sequence[int], adaptive: Sequence[SimulatedJob]) -> None:
         if self._slurm_starts:
@@ -334,9 +348,8 @@ class _Simulation:
         regrouped: tuple[GpusByNode, ...] = (),
         idle_gpu_s: float = 0.0,
     ) -> None:
-        name = job.job.application
-        groups = [self._groups[node] for node, _ in allocation]
-        slowest = min(groups, key=lambda group: group.speed_of(name), default=self._groups[0])
+        speeds = self._speeds[job.job.application]
+        slowest = min((node for node, _ in allocation), key=speeds.__getitem__, default=0)
         job.reallocate(
             allocation,
             now_s=self.now_s if at_s is None else at_s,
@@ -344,8 +357,8 @@ class _Simulation:
             after_s=after_s,
             regrouped=regrouped,
             idle_gpu_s=idle_gpu_s,
-            gpu_type=slowest.gpu_type,
-            speed=slowest.speed_of(name),
+            gpu_type=self._groups[slowest].gpu_type,
+            speed=speeds[slowest],
         )
 
     def _share(

@@ -67,7 +67,7 @@ _AXES = (
         title="Moves in place",
         caption="Average completion time by how many jobs can be moved without a restart.",
         usual=0.0,
-        short="share in place",
+        short="share moved in place",
     ),
     _AxisText(
         column="p",

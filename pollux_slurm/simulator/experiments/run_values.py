@@ -126,7 +126,6 @@ def quantile_table(key: str, values: Mapping[str, Sequence[float]], kind: Kind) 
     }
     return Data(
         key=key,
-        title="",
         columns=(
             Column("share", "share of jobs", Kind.SHARE),
             *(Column(label, label, kind) for label in known),
@@ -145,7 +144,6 @@ def use_table(several: Sequence[tuple[str, RunOutcome]]) -> Data:
     """Return GPUs and goodput over time: means over spans of equally many rounds."""
     return Data(
         key="use",
-        title="",
         columns=(
             Column("policy", "policy", Kind.TEXT),
             Column("from_h", "from (h)"),

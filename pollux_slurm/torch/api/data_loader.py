@@ -15,12 +15,12 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from pollux_slurm.errors import UsageError
 from pollux_slurm.model import BatchChoice, BatchLimits
+from pollux_slurm.torch.api.loader_loop import LoaderLoop
 from pollux_slurm.torch.checkpoint.default_names import without_epoch
 from pollux_slurm.torch.coordination.data_comparison import DataComparison
 from pollux_slurm.torch.data.batch_iterator import BatchIterator
-from pollux_slurm.torch.data.batch_sources import IterableSource, MapStyleSource, StepBatches, check_options
+from pollux_slurm.torch.data.batch_sources import IterableSource, MapStyleSource, check_options
 from pollux_slurm.torch.data.loader_position import LoaderPosition, Loop
-from pollux_slurm.torch.data.loop_exit import is_left_by_break
 from pollux_slurm.torch.data.micro_batches import (
     MicroBatchPlan,
     StepPlan,
@@ -134,13 +134,8 @@ class AdaptiveDataLoader:
         self.sampler, self.batch_sampler, self.drop_last = sampler, batch_sampler, drop_last
         # With the number of replicas that it is for.
         self._choice: tuple[int, BatchChoice] | None = None
-        self._plan: MicroBatchPlan | None = None
-        self._step: StepPlan | None = None
-        # The steps of a schedule that counts batches of `batch_size`, in the global batch under way.
-        self.schedule_steps = 1
-        # The loop under way, and its examples where that is known.
-        self._loop: tuple[Loop, int | None] | None = None
-        self._iterator: ref[BatchIterator] | None = None
+        # The loop under way, or the last.
+        self._loop: LoaderLoop | None = None
         self._given_limits = BatchLimits(initial_batch_size=batch_size)
         self._joined: Session | None = None
         join_session(functools.partial(self._join, name, options))
@@ -259,7 +254,7 @@ class AdaptiveDataLoader:
     @property
     def current_micro_batch_size(self) -> int | None:
         """The number of examples in the script's current micro-batch; None between them."""
-        return None if self._plan is None else len(self._plan.positions())
+        return None if (plan := self.current_plan) is None else len(plan.positions())
 
     @property
     def num_examples_done(self) -> int:
@@ -293,7 +288,7 @@ class AdaptiveDataLoader:
     @property
     def is_padding(self) -> bool:
         """True while this replica's micro-batch is padding: its gradient does not count."""
-        return self._plan is not None and self._plan.is_padding
+        return (plan := self.current_plan) is not None and plan.is_padding
 
     @property
     def is_stepping(self) -> bool:
@@ -301,12 +296,22 @@ class AdaptiveDataLoader:
 
         True outside of a loop, too.
         """
-        return self._plan is None or self._plan.is_last
+        return (plan := self.current_plan) is None or plan.is_last
 
     @property
     def current_plan(self) -> MicroBatchPlan | None:
         """The script's current micro-batch; None outside of a loop."""
-        return self._plan
+        return None if self._loop is None else self._loop.plan
+
+    @property
+    def current_step(self) -> StepPlan | None:
+        """The step under way; None outside of a loop."""
+        return None if self._loop is None else self._loop.step
+
+    @property
+    def schedule_steps(self) -> int:
+        """The steps of a schedule that counts batches of `batch_size`, in the global batch under way."""
+        return 1 if self._loop is None else self._loop.schedule_steps
 
     @property
     def current_share(self) -> float:
@@ -314,7 +319,7 @@ class AdaptiveDataLoader:
 
         The shares of all replicas' micro-batches of a step add up to 1. It is 1 outside of a loop.
         """
-        return 1.0 if self._plan is None else self._plan.weight
+        return 1.0 if (plan := self.current_plan) is None else plan.weight
 
     @property
     def num_steps_left(self) -> int | None:
@@ -322,12 +327,13 @@ class AdaptiveDataLoader:
 
         None where that is not known, and outside of a loop.
         """
-        return None if self._step is None else self._step.num_left
+        step = self.current_step
+        return None if step is None else step.num_left
 
     @property
     def position_and_length(self) -> tuple[int, int | None]:
         """The position and the length of the loop under way, in examples (length None: not known)."""
-        return (0, None) if self._loop is None else (self._loop[0].start, self._loop[1])
+        return (0, None) if self._loop is None else self._loop.position_and_length
 
     def to_tensorboard(self, writer: ScalarWriter, global_step: int, tag_prefix: str = "") -> None:
         """Write the batch in use to a TensorBoard writer.
@@ -378,8 +384,8 @@ class AdaptiveDataLoader:
 
     @property
     def _is_in_epoch(self) -> bool:
-        joined = self._joined
-        return joined is not None and (joined.progress_state.epoch is not None or self._plan is not None)
+        joined, plan = self._joined, self.current_plan
+        return joined is not None and (joined.progress_state.epoch is not None or plan is not None)
 
     @property
     def _num_sampled(self) -> int:
@@ -409,9 +415,8 @@ class AdaptiveDataLoader:
 
     def end_iteration(self, reason: str) -> None:
         """End the loop under way; whoever still has its iterator gets `reason` as a `UsageError`."""
-        batches = None if self._iterator is None else self._iterator()
-        if batches is not None:
-            batches.end(reason)
+        if self._loop is not None:
+            self._loop.end(reason)
 
     def __repr__(self) -> str:
         name = repr(self.name) if self._joined else "before init_process_group()"
@@ -420,133 +425,30 @@ class AdaptiveDataLoader:
     def _batches(
         self, iterator: ref[BatchIterator], *, by_step: bool = False, goes_on: bool = False
     ) -> Generator[Any, None, None]:
-        self._session.regrouping.join_training()
-        self._session.loops.end_previous(self)
-        loop = self._position.begin_loop(
-            self._session.progress_state.epoch_key, is_inner=self._session.loops.is_running
-        )
-        if loop is None:
-            # This loop had run to its end before the restart.
-            self._session.errors.notes.loop(self.name, start=None, length=None)
-            return
-        order = self._order(loop)
-        self._loop = loop, None if order is None else len(order)
-        self._session.errors.notes.loop(self.name, start=loop.start, length=self._loop[1])
-        with self._session.loops.enter(self):
-            self._iterator = iterator
-            try:
-                while not (yield from self._run(loop, order, by_step=by_step)):
-                    pass
-            except GeneratorExit:
-                batches = iterator()
-                is_break = is_left_by_break()
-                by_error = not (is_break or (batches is not None and batches.is_ended))
-                self._session.loops.leave(self, by_break=is_break, by_error=by_error)
-                has_stepped = self._session.models.has_open_step
-                if goes_on:
-                    if has_stepped and self._step is not None:
-                        self._position.advance(loop, self._step.end)
-                    self._position.pause_loop(loop)
-                else:
-                    self._position.leave_loop(loop, has_stepped=has_stepped)
-                raise
-            finally:
-                self._plan = self._step = self._iterator = None
-                self._source.end_loop()
-            self._compare_ends(loop)
-            self._position.end_loop(loop)
-            self._session.loops.end(self)
-
-    def _compare_data(self) -> bool:
-        """Compare, after the first step of a run, what the replicas read; return whether that ends the steps.
-
-        Inner loops, such as those on one replica alone, are left out.
-        """
-        session = self._session
-        if session.loops.outermost is not self or not self._comparison.is_due(session.run_number):
-            return False
-        if isinstance(self._source, MapStyleSource):
-            self._comparison.compare_datasets(self.dataset)
-            return False
-        return self._comparison.compare_streams(self._source.digests or {}, self._source.read_again)
-
-    def _run(self, loop: Loop, order: SamplingOrder | None, *, by_step: bool) -> Generator[Any, None, bool]:
-        """Yield micro-batches to the end of the data (True), or until steps are planned anew (False).
-
-        They are where the batch size changes, and where replicas join or leave.
-        """
         session, position = self._session, self._position
-        run_number = session.run_number
-        position.global_batch_size = self.choice.global_batch_size
-        for step, batches in self._steps(loop, order, looks_ahead=by_step):
-            self._step = step
-            if not self._has_own_batches:
-                self.schedule_steps = self._scheduled(step.end) - self._scheduled(step.start)
-            for plan in step.micro_batches:
-                batch = next(batches)
-                session.loops.begin_micro_batch(self, plan)
-                self._plan = plan
-                yield self.deliver(batch)
-                session.loops.end_micro_batch(self)
-            position.advance(loop, step.end)
-            if session.loops.outermost is self and not session.models.has_open_step:
-                session.same_calls.go_over(repr(self))
-            was_read_again = self._compare_data()
-            chosen = session.loops.end_step(self, step)
-            if by_step:
-                yield None
-                chosen = session.loops.end_pause(self) or chosen
-            if (
-                was_read_again
-                or session.run_number != run_number
-                or (chosen is not None and self.choose(chosen))
-            ):
-                return False
-        return True
+        session.regrouping.join_training()
+        session.loops.end_previous(self)
+        begun = position.begin_loop(session.progress_state.epoch_key, is_inner=session.loops.is_running)
+        if begun is None:
+            # This loop had run to its end before the restart.
+            session.errors.notes.loop(self.name, start=None, length=None)
+            return
+        self._loop = LoaderLoop(
+            session,
+            begun,
+            self._order(begun),
+            source=self._source,
+            position=position,
+            comparison=self._comparison,
+            has_own_batches=self._has_own_batches,
+        )
+        start, length = self._loop.position_and_length
+        session.errors.notes.loop(self.name, start=start, length=length)
+        yield from self._loop.batches(self, iterator, by_step=by_step, goes_on=goes_on)
 
     def deliver(self, batch: Any) -> Any:
         """Return what the loop gets for a micro-batch. A subclass may override it; its properties are set."""
         return batch
-
-    def _compare_ends(self, loop: Loop) -> None:
-        """Compare, at the end of a loop, how much the replicas have read of a stream.
-
-        One that goes on at its end has no step: its first examples are compared.
-        """
-        session = self._session
-        if isinstance(self._source, MapStyleSource) or session.loops.outermost is not self:
-            return
-        self._comparison.compare_counts(loop.start)
-        if self._comparison.is_due(session.run_number):
-            self._comparison.compare_streams(self._source.read_first(), self._source.read_again)
-
-    def _scheduled(self, position: int) -> int:
-        """Return how many batches of `batch_size` a schedule has counted at a position of a loop."""
-        return position // self.batch_size if self._drop_last else -(-position // self.batch_size)
-
-    def _steps(self, loop: Loop, order: SamplingOrder | None, *, looks_ahead: bool) -> StepBatches:
-        session = self._session
-        if isinstance(self._source, IterableSource):
-            return self._source.steps(
-                session.progress_state.epoch_key,
-                loop.start,
-                self.choice,
-                num_replicas=session.world_size,
-                rank=session.rank,
-                looks_ahead=looks_ahead,
-                in_pairs=session.models.needs_pairs(),
-            )
-        assert order is not None
-        return self._source.steps(
-            order,
-            loop.start,
-            self.choice,
-            largest=self.limits.max_atomic,
-            num_replicas=session.world_size,
-            rank=session.rank,
-            probes=functools.partial(session.loops.splits_to_measure, self),
-            needs_pairs=session.models.needs_pairs,
-        )
 
     @property
     def may_split(self) -> bool:

@@ -156,7 +156,7 @@ class RehearsalListener(Listener):
         self.log.micro_batch(loader, plan)
 
     def _plan_lack_of_memory(self, loader: Loader, plan: MicroBatchPlan) -> None:
-        stop, step = self._plan.out_of_memory, cast("Any", loader)._step
+        stop, step = self._plan.out_of_memory, cast("Any", loader).current_step
         if stop is None or self._lack_of_memory.is_done:
             return
         # One example cannot be split.

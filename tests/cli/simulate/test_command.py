@@ -442,5 +442,48 @@ def test_that_an_interrupted_experiment_prints_how_to_continue(
     assert f"pollux: interrupted; the same command continues with the runs in {kept}\n" in done
 
 
+def test_that_an_interrupted_experiment_goes_on_to_the_same_results(
+    inputs: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Interrupted in its third run; the policy of that one answers nothing until a file is there."""
+    begun, go = tmp_path / "begun", tmp_path / "go"
+    (tmp_path / "waits.py").write_text(
+        "import json, pathlib, sys, time\n"
+        "for line in sys.stdin:\n"
+        f"    pathlib.Path({str(begun)!r}).touch()\n"
+        f"    while not pathlib.Path({str(go)!r}).exists():\n"
+        "        time.sleep(0.05)\n"
+        "    problem = json.loads(line)['round']['problem']\n"
+        "    nodes = {job['job_id']: {problem['nodes'][0]['name']: 1} for job in problem['jobs']}\n"
+        "    print(json.dumps({'allocations': nodes}), flush=True)\n"
+    )
+    program = f'{{name = "external", command = ["{sys.executable}", "waits.py"], time_limit_s = 600}}'
+    text = f'policy = ["tiresias", "optimus", {program}, "slurm"]'
+    words = [inputs[0], experiment(tmp_path, text), *inputs[1:], "--jobs", "1", "--output"]
+    kept, whole = tmp_path / "kept", tmp_path / "whole"
+    command = [sys.executable, "-m", "pollux_slurm", *words, str(kept)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, preexec_fn=_hear_interrupts) as running:
+        wait_until(begun.exists, timeout_s=300, what="the third run")
+        running.send_signal(signal.SIGINT)
+        running.communicate(timeout=300)
+    first = {file: file.stat().st_mtime_ns for file in kept.glob("runs/*.json")}
+    assert (running.returncode, len(first)) == (130, 2)
+    go.touch()
+    for folder in (kept, whole):
+        done = pollux(*words, str(folder))
+        assert done.returncode == 0, done.stderr
+    after = {file: file.stat().st_mtime_ns for file in kept.glob("runs/*.json")}
+    assert len(after) == 4
+    assert first.items() <= after.items(), "what was done is not done again"
+    assert simulated_rows(kept / "table.csv") == simulated_rows(whole / "table.csv")
+
+
+def simulated_rows(file: Path) -> list[dict[str, str]]:
+    """Return the rows without how long decisions took."""
+    with file.open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    return [{key: value for key, value in row.items() if not key.startswith("solve_")} for row in rows]
+
+
 def _hear_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)

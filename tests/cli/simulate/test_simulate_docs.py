@@ -31,7 +31,7 @@ def test_that_there_are_commands() -> None:
         "generate",
         "import-sacct",
         "import-trace",
-        *(f"{name}.toml" for name in ("adoption", "daemon", "load", "objectives", "restarts")),
+        *(f"{name}.toml" for name in ("adoption", "load", "objectives", "restarts", "workloads")),
         *("experiment.toml", "examples/scheduler/experiment.toml"),
         *(f"examples/comparison/{name}.toml" for name in ("short", "full")),
     }

@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pollux_slurm.document.charts.thinning import averaged, thinned
+from pollux_slurm.document.charts.thinning import averaged, known, thinned, with_gaps
 
 GAP = math.nan
 
@@ -53,3 +53,10 @@ def test_that_the_extremes_stay_and_x_ascends(ys: list[float], most: int) -> Non
     assert [x for x, _ in found] == sorted(x for x, _ in found)
     assert (min(kept, default=0), max(kept, default=0)) == (min(known, default=0), max(known, default=0))
     assert len(found) <= max(len(ys) if len(ys) <= most else 0, 3 * most)
+
+
+def test_that_a_line_has_gaps_where_values_are_unknown_late_or_of_another_run() -> None:
+    found = with_gaps([0, 1, 2, 9, 10, 11], [5, None, 6, 7, 8, 9], late=4, runs=[1, 1, 1, 1, 1, 2])
+    assert [at for at, _ in found] == [0, 1, 2, 2, 9, 10, 10, 11]
+    assert [at for at, value in found if math.isnan(value)] == [1, 2, 10]
+    assert known(found) == [5, 6, 7, 8, 9]

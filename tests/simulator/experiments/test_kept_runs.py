@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -140,6 +141,17 @@ def test_that_combinations_are_rows_compared_one_by_one(
     assert [row["ratio"] for row in rows[::2]] == [1.0, 1.0]
     assert rows[1]["ratio"] == rows[1]["avg_jct_s"] / rows[0]["avg_jct_s"]
     assert varying_axes(rows) == {"restart_delay_s": "delay (s)"}
+
+
+def test_that_policies_are_compared_whatever_axes_only_they_have(
+    traces: Path, applications: Mapping[str, Application]
+) -> None:
+    one, other = runs_of(0.0)
+    one = replace(one, place={**one.place, "p": 1.0})
+    slower = replace(other.settings, interval_s=600.0)
+    other = replace(other, place={**other.place, "p": -1.0}, settings=slower)
+    rows = table_rows(run_experiment((one, other), None, traces, applications))
+    assert rows[1]["ratio"] == rows[1]["avg_jct_s"] / rows[0]["avg_jct_s"] > 1
 
 
 def test_that_results_of_format_2_still_open(tmp_path: Path) -> None:

@@ -123,6 +123,7 @@ def test_that_rules_slurm_are_made_of_their_settings() -> None:
     assert (rules.delays.requeue_s, rules.failures.mtbf_s) == (PLAIN_REQUEUE_S, 1e6)
     assert rules.unmanaged_jobs, "6.4 GPUs for a day"
     assert RunSettings(rules="slurm").make_rules().unmanaged_jobs == ()
+    assert RunSettings(policy="slurm", rules="slurm", slurm=slurm).make_rules().adaptive_share == 0
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.1, float("nan")])

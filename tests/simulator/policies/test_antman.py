@@ -48,6 +48,22 @@ def test_that_a_pair_that_costs_nothing_runs_all_the_time() -> None:
     ]
 
 
+def test_that_an_opportunistic_job_goes_where_it_is_fastest() -> None:
+    """Both hosts lose nothing; beside an `a` it has 0.3 of its rate, beside a `b` 0.9."""
+    rates = PairRates({("t4", "a", "a", 1): (1.0, 0.3), ("t4", "b", "a", 1): (1.0, 0.9)})
+    cluster = Cluster(groups=(NodeGroup(num_nodes=1, gpus_per_node=2),), interval_s=360, restart_delay_s=0)
+    jobs = (hours("g1", 2, "a"), hours("g2", 2, "b"), hours("o", 0.5, "a"))
+    done = run_rated(Named(rates), cluster, STEPS, *jobs)
+    assert done.jobs[2].finished_s == pytest.approx(360 + 1800 / 0.9)
+
+
+def test_that_only_jobs_of_equal_size_share() -> None:
+    cluster = Cluster(groups=(NodeGroup(num_nodes=1, gpus_per_node=2),), interval_s=360, restart_delay_s=0)
+    jobs = (hours("g", 1, "a", num_replicas=2), hours("o", 0.1, "a"))
+    done = run_rated(Named(rates_of(1.0, 1.0)), cluster, STEPS, *jobs)
+    assert (done.jobs[1].first_started_s or 0.0) >= (done.jobs[0].finished_s or 0.0)
+
+
 def test_that_a_guaranteed_job_gets_the_gpus_of_an_opportunistic_one() -> None:
     jobs = (hours("o", 2, "a"), hours("g", 1, "b", submitted_s=400.0))
     done = run_rated(Named(PairRates({})), one_gpu_cluster("t4"), STEPS, *jobs)

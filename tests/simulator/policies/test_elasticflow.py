@@ -65,6 +65,39 @@ def test_that_a_job_that_would_break_a_deadline_is_refused_and_ends_later() -> N
     assert met(result) == [True, True, False]
 
 
+def test_that_a_job_that_would_take_the_slots_of_an_admitted_one_is_refused() -> None:
+    """The second has the earlier deadline, and could meet it on the only GPU; the first then could not."""
+    jobs = [
+        hours("first", 1.0, KIND, finish_by_s=4500.0),
+        hours("second", 1.0, KIND, finish_by_s=4400.0, submitted_s=720.0),
+    ]
+    cluster = Cluster(num_nodes=1, gpus_per_node=1, interval_s=360.0, restart_delay_s=0.0)
+    result = run_rated(ElasticFlowPolicy(), cluster, {KIND: {"t4": {1: 1.0}}}, *jobs)
+    assert [job.accepted_s for job in result.jobs] == [360.0, None]
+    assert met(result) == [True, False]
+
+
+def test_that_the_earliest_deadline_is_planned_first() -> None:
+    """The urgent job needs both GPUs for two slots; the other can have both for the two after these.
+
+    Planned first, the other's least share would be one GPU in each of the four slots.
+    """
+    jobs = [
+        hours("later", 0.4, KIND, finish_by_s=360.0 + 4 * 360),
+        hours("urgent", 0.4, KIND, finish_by_s=360.0 + 2 * 360),
+    ]
+    cluster = Cluster(num_nodes=1, gpus_per_node=2, interval_s=360.0, restart_delay_s=0.0)
+    result = run_rated(ElasticFlowPolicy(), cluster, {KIND: {"t4": LINEAR}}, *jobs)
+    assert met(result) == [True, True]
+
+
+def test_that_earliest_first_gives_the_largest_power_of_two() -> None:
+    rates = {1: 1.0, 2: 2.0, 3: 3.0}
+    jobs = [job_of(hours(f"by{by_s:g}", 1.0, KIND, finish_by_s=by_s), rates) for by_s in (7200.0, 3600.0)]
+    given = EdfPolicy().allocate(0.0, jobs, Cluster(num_nodes=1, gpus_per_node=3))
+    assert {name: sum(gpus for _, gpus in one) for name, one in given.items()} == {"by3600": 2, "by7200": 1}
+
+
 def test_that_least_shares_meet_deadlines_that_earliest_first_misses() -> None:
     """The second GPU adds a tenth: who takes both delays the other beyond its deadline."""
     rates = {1: 1.0, 2: 1.1}
@@ -73,9 +106,9 @@ def test_that_least_shares_meet_deadlines_that_earliest_first_misses() -> None:
 
 
 def test_that_spare_gpus_go_where_they_cost_the_least_gpu_time() -> None:
-    """A second GPU costs the linear job nothing, the other 0.82 more GPU hours."""
+    """A second GPU costs the linear job nothing more than its ten GPU hours, the other 0.82 more than one."""
     flat = job_of(hours("flat", 1.0, "flat (batch size 8)"), {1: 1.0, 2: 1.1})
-    jobs = [flat, job_of(hours("linear", 1.0, KIND), LINEAR)]
+    jobs = [flat, job_of(hours("linear", 10.0, KIND), LINEAR)]
     given = ElasticFlowPolicy().allocate(0.0, jobs, Cluster(num_nodes=1, gpus_per_node=3))
     assert {name: sum(gpus for _, gpus in one) for name, one in given.items()} == {"flat": 1, "linear": 2}
 

@@ -94,3 +94,11 @@ def test_that_all_jobs_are_paired_where_requests_exceed_the_gpus_by_one() -> Non
     # 0.5 h at 0.8 end after 2250 s, in the seventh round; the others then train at their full rate.
     assert ends[0] == pytest.approx(360 + 2250)
     assert ends[1:] == [pytest.approx(360 + 7 * 360 + 7200 - 0.8 * 7 * 360)] * 3
+
+
+def test_that_a_turn_counts_by_the_time_since_the_job_came() -> None:
+    """After 19 rounds alone, the first does not wait for 19 of the second's: 5 of 6 outdo its 21 of 27."""
+    late = hours("y", 2, "a", submitted_s=7200.0)
+    done = run_rated(policy_of(None), one_gpu_cluster("t4"), STEPS, hours("x", 5, "a"), late)
+    turns = [next(iter(record.allocations)) for record in done.rounds if record.at_s >= 7200]
+    assert 1 <= turns[:10].count("x") <= 4

@@ -7,6 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from pollux_slurm.simulator import NodeGroup
 from pollux_slurm.simulator.policies import GavelPolicy
 from pollux_slurm.simulator.policies.gavel_programs import (
     equal_shares,
@@ -100,6 +101,60 @@ def test_that_an_aware_policy_knows_which_job_needs_the_fast_type() -> None:
     assert [job.finished_s for job in aware.jobs] == pytest.approx([36360, 36360])
     agnostic = run_rated(GavelPolicy("las", aware=False), one_gpu_cluster("v100", "k80"), rates, *jobs)
     assert agnostic.jobs[0].finished_s > 1.3 * 36360
+
+
+def test_that_an_agnostic_policy_fills_types_in_any_order() -> None:
+    """Its other job needs two GPUs, which the first type does not have."""
+    cluster = Cluster(
+        groups=(
+            NodeGroup(num_nodes=1, gpus_per_node=1, gpu_type="v100"),
+            NodeGroup(num_nodes=1, gpus_per_node=4, gpu_type="k80"),
+        ),
+        interval_s=360.0,
+        restart_delay_s=0.0,
+    )
+    rates = {name: {kind: {1: 1.0, 2: 2.0} for kind in ("v100", "k80")} for name in ("one", "two")}
+    jobs = (hours("one", 10), hours("two", 1, num_replicas=2))
+    result = run_rated(GavelPolicy("las", aware=False), cluster, rates, *jobs)
+    assert {record.allocations["one"] for record in result.rounds} == {((0, 1),), ((1, 1),)}
+    assert {record.allocations.get("two") for record in result.rounds[:5]} == {((1, 2),)}
+
+
+def test_that_an_agnostic_policy_takes_all_types_for_the_fastest() -> None:
+    """On two GPUs, the sum serves the two of three jobs that are fastest on their own fastest type."""
+    rates = {"a": {"v100": 2.0, "k80": 2.0}, "b": {"v100": 1.0, "k80": 4.0}, "c": {"v100": 3.0, "k80": 3.0}}
+    jobs = (hours("a", 5), hours("b", 1), hours("c", 5))
+    result = run_rated(GavelPolicy("sum", aware=False), one_gpu_cluster("v100", "k80"), rates, *jobs)
+    assert all("b" in record.allocations for record in result.rounds if record.at_s < 3600 / 4)
+    assert "a" not in result.rounds[0].allocations
+
+
+def test_that_the_largest_jobs_are_placed_first() -> None:
+    """Placed first, two jobs of one GPU would take one on each node, and split the job of two."""
+    cluster = Cluster(num_nodes=2, gpus_per_node=2, interval_s=360.0, restart_delay_s=0.0)
+    rates = {"one": {"t4": {1: 1.0}}, "other": {"t4": {1: 1.0}}, "two": {"t4": {1: 1.0, 2: 1.0}}}
+    jobs = (hours("one", 1), hours("other", 1), hours("two", 1, num_replicas=2))
+    result = run_rated(GavelPolicy("las"), cluster, rates, *jobs)
+    assert len(result.rounds[0].allocations["two"]) == 1
+
+
+def test_that_turns_count_anew_when_a_job_comes() -> None:
+    """The first has had two hours; it does not wait until the second, of an hour, has had as much."""
+    rates = {name: {"v100": 1.0} for name in ("early", "late")}
+    late = hours("late", 1, submitted_s=7200.0)
+    result = run_rated(GavelPolicy("las"), one_gpu_cluster("v100"), rates, hours("early", 4), late)
+    assert result.jobs[1].finished_s == pytest.approx(4 * 3600, abs=3 * 360)
+
+
+def test_that_a_fair_finish_counts_the_time_on_past_shares() -> None:
+    """Alone, the first does half of two hours in one. Then both have half a share, and end after three hours.
+
+    ρ is (1 + 1/x)/(1 + 2) = 1/(2·(1 − x)) at x = 1/2.
+    """
+    rates = {name: {"v100": 1.0} for name in ("early", "late")}
+    late = hours("late", 1, submitted_s=3600.0)
+    result = run_rated(GavelPolicy("ftf"), one_gpu_cluster("v100"), rates, hours("early", 2), late)
+    assert [job.finished_s for job in result.jobs] == pytest.approx([3 * 3600 + 360] * 2, abs=2 * 360)
 
 
 def test_that_the_sum_starves_the_slower_job() -> None:

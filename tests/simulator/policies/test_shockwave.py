@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
-from pollux_slurm.simulator.policies import ShockwavePolicy
+from pollux_slurm.simulator.policies import ShockwavePolicy, shockwave
 from pollux_slurm.simulator.policies.shockwave import ROUNDS, fill_rounds, plan_counts
 from tests.simulator.rated import hours, one_gpu_cluster, run_rated
 
@@ -45,6 +47,12 @@ def test_that_the_job_with_less_behind_it_gains_more() -> None:
     assert counts == [20, 0]
 
 
+def test_that_the_longest_rest_counts_less_than_progress() -> None:
+    """Each round of the short job adds more to its logarithm, though the other will end last."""
+    counts, _ = plan([9000.0, 2400.0], [12000.0, 2400.0])
+    assert counts == [0, 20]
+
+
 def test_that_a_fair_finish_bounds_what_may_be_left() -> None:
     """The second may have 600 s left, 1,200 s at half a share: 15 of its 20 rounds are planned."""
     counts, weights = plan([12000.0, 2400.0], [12000.0, 12000.0], fair_s=(1e9, 2400.0 + 1200.0))
@@ -80,20 +88,33 @@ def test_that_free_gpus_of_a_round_go_to_the_job_with_the_most_left() -> None:
     assert rounds == [{"a", "c"}] * 2
 
 
-def test_that_a_job_that_has_waited_beyond_its_fair_finish_runs_next() -> None:
-    """Jobs a and b share a GPU alike; c comes last, is shorter, and ends before either."""
-    rates = {name: {"v100": 1.0} for name in ("a", "b", "c")}
-    result = run_rated(
-        ShockwavePolicy(rounds=5, replans=True),
-        one_gpu_cluster("v100", interval_s=120.0),
-        rates,
-        hours("a", 1),
-        hours("b", 1),
-        hours("c", 0.1, submitted_s=1800.0),
-    )
-    ends = {job.job.name: job.finished_s or 0.0 for job in result.jobs}
-    assert min(ends, key=ends.__getitem__) == "c"
-    assert ends["c"] < 1800 + 3 * 360 + 2 * 120
+def plans_of_an_hour_each(monkeypatch: pytest.MonkeyPatch, policy: ShockwavePolicy) -> list[list[float]]:
+    """Return the sorted fair finishes of each plan: two jobs of an hour on one GPU, in rounds of 120 s."""
+    seen: list[list[float]] = []
+
+    def plan_and_keep(**given: Any) -> object:
+        seen.append(sorted(given["fair_s"].tolist()))
+        return plan_counts(**given)
+
+    monkeypatch.setattr(shockwave, "plan_counts", plan_and_keep)
+    rates = {name: {"v100": 1.0} for name in ("a", "b")}
+    run_rated(policy, one_gpu_cluster("v100", interval_s=120.0), rates, hours("a", 1), hours("b", 1))
+    return seen
+
+
+def test_that_a_fair_finish_is_the_whole_job_on_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    """60 rounds are planned 20 at a time, and once more when the first job ends; a share is half a GPU."""
+    plans = plans_of_an_hour_each(monkeypatch, ShockwavePolicy())
+    assert plans[:3] == [[7200.0, 7200.0]] * 3
+    assert len(plans) <= 4
+
+
+def test_that_a_fair_finish_as_in_sia_moves_away_from_who_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Age and left are 120 + 3600 s at first, then 240 + 3480 for who ran, 240 + 3600 for who waited."""
+    plans = plans_of_an_hour_each(monkeypatch, ShockwavePolicy(as_in_sia=True))
+    assert plans[0] == pytest.approx([7440.0, 7440.0])
+    assert plans[1] == pytest.approx([7440.0, 0.9 * (7440.0 + 7680.0) / 2 + 0.1 * 7680.0])
+    assert len(plans) == 60
 
 
 def test_that_no_job_has_more_rounds_than_it_needs() -> None:

@@ -35,3 +35,14 @@ def test_that_a_gpu_that_makes_a_job_no_faster_stays_idle() -> None:
 
 def test_that_of_too_many_jobs_the_youngest_run() -> None:
     assert shares(*[(part / 10, LINEAR) for part in (3, 0, 2, 1, 4)]) == [1, 1, 1, 1, 0]
+
+
+def test_that_a_job_that_one_gpu_ends_in_the_round_gains_nothing_from_a_second() -> None:
+    cluster = Cluster(num_nodes=1, gpus_per_node=3, interval_s=360.0)
+    slow = {1: 1.0, 2: 1.0001}
+    made = [
+        job_of(hours("ends", 1.0, "m (batch size 8)"), LINEAR, done=0.95),
+        job_of(hours("goes on", 1.0, "slow (batch size 8)"), slow, done=0.5),
+    ]
+    given = SlaqPolicy().allocate(0.0, made, cluster)
+    assert {name: sum(gpus for _, gpus in one) for name, one in given.items()} == {"ends": 1, "goes on": 2}

@@ -57,3 +57,16 @@ def test_that_only_the_worst_off_are_invited_and_others_get_the_rest() -> None:
     given = ThemisPolicy().allocate(9000.0, jobs, Cluster(num_nodes=1, gpus_per_node=4))
     counts = {name: sum(gpus for _, gpus in allocation) for name, allocation in given.items()}
     assert counts == {"j1": 2, "j0": 1, "j3": 1}
+
+
+def test_that_a_fair_finish_is_that_on_an_equal_part_of_the_cluster() -> None:
+    """Two of four GPUs would make `scales` twice as fast, and `flat` no faster: `scales` is worse off."""
+    jobs = [
+        job_of(hours(name, 1.0, f"{name} (batch size 8)", num_replicas=4, submitted_s=9000.0), rates)
+        for name, rates in (
+            ("flat", {1: 1.0, 2: 1.0, 3: 1.0, 4: 1.0}),
+            ("scales", {1: 1.0, 2: 2.0, 3: 3.0, 4: 4.0}),
+        )
+    ]
+    given = ThemisPolicy().allocate(9100.0, jobs, Cluster(num_nodes=1, gpus_per_node=4))
+    assert given == {"scales": ((0, 4),)}

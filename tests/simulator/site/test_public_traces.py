@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,28 @@ def test_that_a_job_of_philly_has_the_time_of_all_attempts_and_the_gpus_of_the_l
     assert (first.num_gpus, first.gpu_s) == (4, 2 * 60 + 4 * 3600)
     assert (first.user, first.account) == ("u1", "v1")
     assert found["application_4"].submitted_s - first.submitted_s == 4 * 3600
+
+
+def test_that_a_job_of_philly_in_its_second_attempt_still_runs(tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    entries = json.loads((SAMPLES / FILES["philly"]).read_text())
+    entries[0]["attempts"][1]["end_time"] = "None"
+    file.write_text(json.dumps(entries))
+    assert [job.name for job in read_public_trace("philly", file).jobs] == ["application_4"]
+
+
+def test_that_a_job_of_pai_comes_with_its_first_task(tmp_path: Path) -> None:
+    file = tmp_path / "table.csv"
+    file.write_text("j,a,1,Terminated,1000,2000,,,100,\nj,b,1,Terminated,1500,2000,,,100,\n")
+    (job,) = read_public_trace("pai", file).jobs
+    assert (job.submitted_s, job.num_gpus, job.gpu_s) == (1000, 2, 1500)
+
+
+def test_that_a_table_of_pai_may_have_a_header(tmp_path: Path) -> None:
+    file = tmp_path / "table.csv"
+    header = "job_name,task_name,inst_num,status,start_time,end_time,plan_cpu,plan_mem,plan_gpu,gpu_type\n"
+    file.write_text(header + (SAMPLES / FILES["pai"]).read_text())
+    assert [job.name for job in read_public_trace("pai", file).jobs] == ["j1", "j3"]
 
 
 def test_that_a_job_of_helios_has_its_columns() -> None:

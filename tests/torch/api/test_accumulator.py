@@ -273,7 +273,8 @@ def test_that_nothing_is_added_during_padding() -> None:
         loader = pt.AdaptiveDataLoader(Numbers(2), batch_size=2)
         for _ in loader:
             sums["n"] += 1
-            loader._plan = MicroBatchPlan(start=0, size=0, weight=0.0, index=0, is_last=True, step_size=1)
+            padding = MicroBatchPlan(start=0, size=0, weight=0.0, index=0, is_last=True, step_size=1)
+            loader._loop.plan = padding
             assert session.loops.is_padding
             sums["n"] += 1
         with sums.synchronized():

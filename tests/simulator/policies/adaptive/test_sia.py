@@ -80,6 +80,21 @@ def test_that_more_jobs_than_gpus_leave_some_out() -> None:
     assert len(chosen) == 2
 
 
+def test_that_one_job_served_well_may_be_worth_more_than_two_served_badly() -> None:
+    """p = −0.5, λ = 1.1: 100^p − λ = −1 for the first on both GPUs, 2·(1^p − λ) = −0.2 for one each."""
+    cluster = Cluster(num_nodes=1, gpus_per_node=2)
+    values = np.array([[1.0, 100.0], [1.0, 1.0]])
+    assert choose(values, configurations(cluster), cluster, pinned={}) == {0: 1}
+
+
+def test_that_goodput_is_relative_to_a_jobs_least(tmp_path: Path) -> None:
+    cluster = Cluster(num_nodes=1)
+    (job,) = run(tmp_path, lambda *_: {"a": ((0, 2),)}, made_job("a")).jobs
+    values = SiaPolicy().normalised_goodput([job], configurations(cluster), cluster)
+    assert values[0, 0] == 1.0
+    assert values[0, 1] > 1.0
+
+
 def test_that_placement_evicts_smaller_jobs_and_places_them_again() -> None:
     """c needs a whole node; both have one GPU in use: one of the two is evicted."""
     kept = {"a": ((0, 1),), "b": ((1, 1),)}
