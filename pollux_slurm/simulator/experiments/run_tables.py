@@ -1,4 +1,4 @@
-"""The tables of a comparison of simulations: its rows, and the values in its plots."""
+"""The tables of simulations: policies beside each other, accounts, jobs, and the values in plots."""
 
 from __future__ import annotations
 
