@@ -1,4 +1,4 @@
-"""Tables before they have a form: columns, each defined once; raw values; which of too many rows are shown.
+"""Tables before they have a form: columns, raw values, the filter by words, the order, which rows are shown.
 
 Values are plain: texts, numbers, booleans, aware times, days, None for unknown ones; a `Kind` selects how
 people read them.

@@ -1,4 +1,4 @@
-"""Decide when a round is due before its interval ends: an event happened that a move may answer.
+"""Decide when a round is due before its interval ends, and name the event that a move may answer.
 
 Slurm and the store are compared with the `WatchedState` of the last round. Events that come together trigger
 one round, and rounds are at least `daemon.watch_s` apart. Only what a run reports may start one sooner: it is

@@ -1,4 +1,4 @@
-"""A daemon's metrics for `/metrics`, and its state for `/health`. `sql/prometheus/` has alerts on them."""
+"""A daemon's metrics (alerts: `sql/prometheus/`; boards: `sql/grafana/`), and its state for `/health`."""
 
 from __future__ import annotations
 

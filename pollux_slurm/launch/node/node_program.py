@@ -1,4 +1,4 @@
-"""Start the training processes of one node: the program that `pollux run` runs on each node through srun.
+"""Start the training processes of one node by `pollux run`'s srun, and note how each that failed has ended.
 
 Each run of a job starts it on each node, so it imports little.
 """

@@ -1,4 +1,4 @@
-"""The last line of the log of a training that has failed: what was first, what stays, how to go on."""
+"""The last line of a failed training's log, around the first error that a rank or its node noted."""
 
 from __future__ import annotations
 

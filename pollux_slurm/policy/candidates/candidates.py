@@ -1,4 +1,4 @@
-"""All candidates of all jobs, as arrays: what each job's terms allow, their values, and what they take.
+"""All candidates of all jobs: what terms and the cap allow, their values, what they take of GPU limits.
 
 Legend: J jobs, C columns (new allocations that could be given), R resources: the GPUs of each of T types,
 then the GPUs of each limit, then the round's budget of reallocations.

@@ -1,4 +1,4 @@
-"""Placements of jobs on nodes, and the free GPUs of each node: the search's mutable state.
+"""Placements of jobs on nodes: what they leave of each node, of GPU limits and of moves. The search's state.
 
 A job over several nodes goes only where no other such job is (interference avoidance). Two that already
 share a node are left to it for as long as neither changes.

@@ -1,4 +1,4 @@
-"""Resources that jobs share: the GPUs of each cell of nodes, its places for multi-node jobs, and node parts.
+"""Resources that jobs share by place: the GPUs of each cell of nodes, places for multi-node jobs, node parts.
 
 A *class* is the jobs that may use the same nodes. A *cell* is the nodes of one GPU type that the same classes
 may use, so GPUs that are free in one partition do not count in another. Nodes that accept no new jobs, or

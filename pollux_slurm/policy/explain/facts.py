@@ -1,4 +1,4 @@
-"""Facts about a solved problem that explanations need, computed for all jobs at once.
+"""Facts that explanations need, of all jobs at once: what is faster, what is in reach, the next best sizes.
 
 Legend: J jobs, C columns, T GPU types.
 """

@@ -1,4 +1,4 @@
-"""What bound each job's decision, and its next best size: from the final state, whatever the search did."""
+"""What bound each job's decision, from the final state alone; `facts` has the next best size."""
 
 from __future__ import annotations
 

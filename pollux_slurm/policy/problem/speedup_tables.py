@@ -1,4 +1,4 @@
-"""Goodput and speedup of every job in every configuration that the cluster allows.
+"""Goodput and speedup of every job in every configuration, and the cap on what it has not measured.
 
 Legend: J jobs, C columns (configurations), T GPU types; K GPUs on N nodes, k = K/N on each.
 

@@ -1,4 +1,4 @@
-"""The runs of an experiment, kept in a folder, where none is run twice; and its rows, means over runs.
+"""The runs of an experiment in a folder, none run twice; its rows: means over seeds, extremes, ratios.
 
 The folder contains experiment.json (format and traces) and runs/NAME.json for each finished run. So an
 interrupted experiment can be continued, and one with more loads or seeds runs the new ones only.

@@ -1,4 +1,4 @@
-"""The tables of simulations: policies beside each other, accounts, jobs, and the values in plots."""
+"""The tables of simulations: columns and titles of rows that `kept_runs.py` and `results/` have computed."""
 
 from __future__ import annotations
 
