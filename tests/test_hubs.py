@@ -34,7 +34,6 @@ _SEARCH = "one search over arrays, with its algebra above its lines"
 FUNCTIONS = {
     "daemon/service/metrics.py:DaemonMetrics.__init__": "a metric after the other",
     "report/parts/fairness.py:fairness_part": "a part of a page, a chart after the other",
-    "report/spans/tables.py:times_part": "a part of a page, a table after the other",
     "simulator/experiments/axis_plots.py:_plot": "a figure, an axis after the other",
 }
 

@@ -20,7 +20,6 @@ from pollux_slurm.daemon.decide import (
 from pollux_slurm.daemon.decide.kinds import Kinds, course_of_job
 from pollux_slurm.daemon.decide.lent_gpus import keep_submitted_shapes, moves_given_up, without_moves
 from pollux_slurm.daemon.decide.planned_moves import PlannedMove, planned_moves
-from pollux_slurm.daemon.lasting_reasons import LastingReasons
 from pollux_slurm.daemon.observe import association_limits
 from pollux_slurm.daemon.observe.association_limits import SiteLimits
 from pollux_slurm.daemon.observe.cluster_picture import ManagedJob
@@ -30,6 +29,7 @@ from pollux_slurm.daemon.observing import Round
 from pollux_slurm.daemon.obstacles import places
 from pollux_slurm.daemon.obstacles.move_checks import MoveChecks
 from pollux_slurm.daemon.obstacles.tried_allocations import Tried, decide_within
+from pollux_slurm.daemon.reason_log import ReasonLog
 from pollux_slurm.daemon.recovery.lost_places import lost_places, restores, stopped_jobs
 from pollux_slurm.daemon.service.metrics import DaemonMetrics
 from pollux_slurm.errors import DaemonStoppedError
@@ -89,7 +89,7 @@ class Decider:
         self._stop, self._while_deciding = stop, while_deciding
         self._site_limits, self._keeps_places = site_limits, keeps_places
         self._configuration = ConfigurationWatch(lambda: slurm.configuration())
-        self._reasons = LastingReasons()
+        self._reasons = ReasonLog()
         self._used_gpus = UsedGpusCounter(store)
         self._promise_tables = TableCache()
         # A completed job's history is read once.

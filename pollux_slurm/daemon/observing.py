@@ -12,10 +12,10 @@ from pollux_slurm.config import DaemonConfig, KindsConfig, MovesConfig, PolicyCo
 from pollux_slurm.daemon.decide import unanswered_requests, unmanaged_jobs
 from pollux_slurm.daemon.enact import admin_orders
 from pollux_slurm.daemon.enact.maintenance import Maintenance
-from pollux_slurm.daemon.lasting_reasons import LastingReasons
 from pollux_slurm.daemon.observe import accounted_runs, cluster_picture
 from pollux_slurm.daemon.observe.cluster_picture import Picture
 from pollux_slurm.daemon.observe.events import WatchedState
+from pollux_slurm.daemon.reason_log import ReasonLog
 from pollux_slurm.daemon.recovery import failed_moves
 from pollux_slurm.daemon.service.lease import Lease
 from pollux_slurm.daemon.service.metrics import DaemonMetrics
@@ -100,7 +100,7 @@ class Observer:
         self._metrics, self._scope, self._past_runs = metrics, scope, past_runs
         self._vanished: frozenset[str] = frozenset()
         self._next_correction = datetime.min.replace(tzinfo=timezone.utc)
-        self._reasons = LastingReasons()
+        self._reasons = ReasonLog()
 
     def read_watched_state(self, settings: Settings) -> WatchedState:
         """Read Slurm and the store for `events`; raises `SlurmError` and `StoreError`."""

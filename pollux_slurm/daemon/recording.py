@@ -9,8 +9,8 @@ from pollux_slurm.daemon.decide import problem_building
 from pollux_slurm.daemon.decide.promises import new_answers
 from pollux_slurm.daemon.decide.saved_problems import save_problem
 from pollux_slurm.daemon.deciding import DecidedRound
-from pollux_slurm.daemon.lasting_reasons import LastingReasons
 from pollux_slurm.daemon.observing import Round
+from pollux_slurm.daemon.reason_log import ReasonLog
 from pollux_slurm.daemon.service.lease import Lease
 from pollux_slurm.daemon.service.metrics import DaemonMetrics
 from pollux_slurm.model import PromiseState
@@ -25,7 +25,7 @@ class Recorder:
 
     def __init__(self, *, store: Store, lease: Lease, metrics: DaemonMetrics) -> None:
         self._store, self._lease, self._metrics = store, lease, metrics
-        self._reasons = LastingReasons()
+        self._reasons = ReasonLog()
 
     def record(self, seen: Round, decided: DecidedRound) -> int:
         """Return the round's number; raises `StoreError` and `LeaseLostError`."""

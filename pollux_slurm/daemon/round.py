@@ -1,4 +1,4 @@
-"""One round: observe, decide, record, enact.
+"""One round: observe, decide, record, enact. One that cannot is skipped: logged, and counted by its reason.
 
 `Rounds.run` is the only place that catches a round's errors.
 """

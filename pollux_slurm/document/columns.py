@@ -1,4 +1,4 @@
-"""Tables before they have a form: columns, each defined once, and rows of raw values.
+"""Tables before they have a form: columns, each defined once; raw values; which of too many rows are shown.
 
 Values are plain: texts, numbers, booleans, aware times, days, None for unknown ones; a `Kind` selects how
 people read them.
@@ -93,9 +93,9 @@ class Data:
     """
 
     key: str
-    title: str
     columns: tuple[Column, ...]
     rows: tuple[tuple[Value, ...], ...]
+    title: str = ""
     note: str = ""
     keep: Literal["first", "last", "spread"] = "first"
 

@@ -1,4 +1,4 @@
-"""The goodput of a batch of one job in one configuration, and the best of some given batches.
+"""Which batches a job's bounds allow in a configuration, the goodput of one, and the best of some given ones.
 
 Legend: K replicas on N nodes, atomic batch m, accumulation steps s, P = s + 1 micro-batches, global batch M.
 

@@ -1,4 +1,4 @@
-"""Find the best (M, m, s) of many (job, configuration) pairs at once, exactly over the integers.
+"""Find the best (M, m, s) within bounds for many jobs and configurations at once, exactly over the integers.
 
 Legend: B pairs of a job and a configuration; S choices, one for each pair and number of micro-batches that
 is tried; K replicas, N nodes, m atomic batch, P = s + 1 micro-batches, M global batch, M0 and M_max its

@@ -1,4 +1,4 @@
-"""`PolluxStrategy`: Lightning's data-parallel strategy over an adaptive model and train loader."""
+"""`PolluxStrategy`: data-parallel over an adaptive model and train loader; other loaders are divided."""
 
 from __future__ import annotations
 

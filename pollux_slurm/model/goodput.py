@@ -1,4 +1,4 @@
-"""One job's goodput model: fitted throughput, gradient statistics, and limits of its batch size.
+"""One job's goodput model: fitted throughput, gradient statistics, and the bounds of its batch size.
 
 Symbols are the paper's (Pollux, OSDI 2021, section 3): K replicas on N nodes, atomic batch size m,
 accumulation steps s, global batch size M, initial batch size M0, gradient noise scale φ.

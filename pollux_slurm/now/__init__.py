@@ -1,4 +1,4 @@
-"""What is now, for people: jobs, nodes, the daemon, decisions; the facts, and the sentences about them.
+"""What is now, and why, for people: jobs, nodes, the daemon, decisions, also past ones; facts and sentences.
 
 May be imported by `cli`, `daemon`, `web`.
 """

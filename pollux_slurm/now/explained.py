@@ -1,4 +1,4 @@
-"""What is known of why a job has its GPUs: the decision, its predictions, and the job as it is now."""
+"""Why a job has its GPUs: a round's decision, the rates and the move's delay as predicted, the job now."""
 
 from __future__ import annotations
 

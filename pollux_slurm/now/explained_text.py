@@ -1,4 +1,4 @@
-"""What is known of a job's decision, as lines: in its owner's terms, and below in the policy's."""
+"""Why a job has its GPUs, as lines: a decision in its owner's terms, and below in the policy's."""
 
 from __future__ import annotations
 

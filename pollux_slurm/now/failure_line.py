@@ -1,4 +1,4 @@
-"""Why a job has failed, while Slurm knows its log: the last line of that, or that it has no folder."""
+"""The line of a failed job's log that says why, while Slurm knows the log; or that its folder is missing."""
 
 from __future__ import annotations
 

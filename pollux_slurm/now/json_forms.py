@@ -1,4 +1,4 @@
-"""What programs get of a job: the keys of `pollux status --json` and of `pollux explain --json`."""
+"""What programs get of jobs and decisions: `--json` of `pollux status`, `explain` and `replay`."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pollux_slurm.now.present_state import missing_reports, present_state
 from pollux_slurm.now.promises import outcome_text
 
 if TYPE_CHECKING:
+    from pollux_slurm.model import Decision
     from pollux_slurm.now.explained import Explained
     from pollux_slurm.now.jobs import JobNow
     from pollux_slurm.store.contract.interface import JobRecord
@@ -77,6 +78,18 @@ def explained_as_dict(known: Explained) -> dict[str, Any]:
         **_present(known.present),
         "warnings": [] if known.job is None else _warnings(known.job.record),
         **_of(known, "silent failure"),
+    }
+
+
+def decision_as_dict(decision: Decision) -> dict[str, Any]:
+    """Return a decision as plain containers, the form of `pollux replay --json`."""
+    return {
+        "allocations": {job.job_id: job.allocation.as_dict() for job in decision.jobs},
+        **_of(decision, "fitness upper_bound gap solver"),
+        "times_s": dict(decision.times_s),
+        **_of(decision, "timed_out"),
+        "gpu_prices": dict(decision.gpu_prices),
+        "excluded": dict(decision.excluded),
     }
 
 

@@ -1,4 +1,4 @@
-"""Reports: what was, of a job, an account, the cluster, a shadow daemon or two spans; frames for notebooks.
+"""Reports: what was over time, of a job, an account, the cluster, a shadow daemon or two spans; also frames.
 
 May be imported by `cli`, `now`, `web`.
 

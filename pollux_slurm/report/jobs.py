@@ -57,7 +57,6 @@ def _measures(histories: Sequence[JobHistory], numbers: Sequence[str], made_at: 
         rows.append((key, title, *texts, *ratios, *values))
     return Data(
         key="comparison",
-        title="",
         columns=(
             Column("key", "key", Kind.TEXT, shown=False),
             MEASURE,

@@ -1,4 +1,4 @@
-"""A private Slurm cluster of many nodes on one machine, from the distribution's packages.
+"""`Sandbox`: start and end the daemons of a private cluster, one or all, and look at its nodes.
 
 It has its own munged, its own slurmctld and one slurmd per node, on its own ports. Several sandboxes can run
 side by side, and none affects a Slurm that the machine belongs to. DIR/sandbox.json records each process as

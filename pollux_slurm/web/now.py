@@ -1,4 +1,4 @@
-"""The page of now: GPUs by node, jobs, moves under way, last decisions, as texts for a template."""
+"""The page of now, as texts: GPUs by node, jobs up to a limit, moves under way, last decisions."""
 
 from __future__ import annotations
 

@@ -11,7 +11,6 @@ _SHOWN = ("cli", "document", "now", "report", "web")
 
 # JSON for programs, and Vega-Lite's: made where they leave the package.
 _JSON = {
-    "cli/site/replay.py",
     "cli/simulate/command.py",
     "document/charts/encodings.py",
     "document/charts/line_charts.py",

@@ -1,4 +1,4 @@
-"""The folder of a job's checkpoints: which one to resume from, how often to write one, who may write there.
+"""The folder of a job's checkpoints: which to resume from, which to keep, how often to write one, who may.
 
 May be imported by `cli`, `daemon`, `launch`, `torch`.
 """

@@ -1,4 +1,4 @@
-"""The lineage of a job's checkpoints: which one each run resumes from, without locks.
+"""The lineage of a job's checkpoints: which one a run resumes from, which are kept, which deleted. No locks.
 
 A job's runs share one directory::
 

@@ -1,4 +1,4 @@
-"""Micro-batches that ran out of memory, recorded in the job's checkpoint directory.
+"""The files of micro-batches that ran out of memory; `pollux run` starts the processes again after a new one.
 
 A replica that runs out of memory cannot go on, since the others wait for its gradients. It writes a file::
 

@@ -1,4 +1,4 @@
-"""The environment variables that `pollux run` sets for each process; `environment.py` reads them there."""
+"""The environment variables that `pollux run` sets for each process, which `job_environment.py` reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The latest state of a run, updated by training at each step, and the reports that are made of it."""
+"""The latest state of a run, the reports made of it, and the warning of steps that wait for their data."""
 
 from __future__ import annotations
 

@@ -40,8 +40,8 @@ def change(
     Example: pollux change 1234 --max-gpus 16
     """
     from pollux_slurm.durations import parse_finish_by, parse_min_run
+    from pollux_slurm.launch.submit.asked_job import gpu_count
     from pollux_slurm.launch.submit.changed_terms import changed_terms
-    from pollux_slurm.launch.submit.submission_plan import gpu_count
     from pollux_slurm.slurm.connection import connect
 
     changes: dict[str, Any] = {}

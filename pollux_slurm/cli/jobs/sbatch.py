@@ -78,7 +78,7 @@ def sbatch(ctx: typer.Context) -> None:
     from pollux_slurm.agent.environment.token import new_token
     from pollux_slurm.config import load_config
     from pollux_slurm.errors import SlurmError
-    from pollux_slurm.launch.submit.checkpoint_budget import checkpoint_budget
+    from pollux_slurm.launch.submit.checkpoint_folder import checkpoint_budget
     from pollux_slurm.launch.submit.given_words import POLLUX_OPTIONS
     from pollux_slurm.launch.submit.room_for_wings import RoomForWings
     from pollux_slurm.launch.submit.submission import run_sbatch

@@ -266,7 +266,7 @@ def _show(results: Sequence[KeptRun], output: Path | None, report: Path | None, 
         print_json(found[0] if len(found) == 1 else found)
         return
     from pollux_slurm.document.forms.terminal import print_data
-    from pollux_slurm.simulator.experiments.run_values import comparison_table
+    from pollux_slurm.simulator.experiments.run_tables import comparison_table
 
     rows = table_rows(results)
     axes = varying_axes(rows)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -85,6 +85,8 @@ def replay(
             decisions.append(decide(problem, solver=name, time_limit_s=time_limit_s))
             bar.update(len(decisions))
     if as_json:
+        from pollux_slurm.now.json_forms import decision_as_dict
+
         found = [decision_as_dict(decision) for decision in decisions]
         print_json(found if compare else found[0])
     elif compare:
@@ -92,21 +94,6 @@ def replay(
             print_line(summary(decision))
     else:
         _print(decisions[0])
-
-
-def decision_as_dict(decision: Decision) -> dict[str, Any]:
-    """Return a decision as plain containers, the form of `--json`."""
-    return {
-        "allocations": {job.job_id: job.allocation.as_dict() for job in decision.jobs},
-        "fitness": decision.fitness,
-        "upper_bound": decision.upper_bound,
-        "gap": decision.gap,
-        "solver": decision.solver,
-        "times_s": dict(decision.times_s),
-        "timed_out": decision.timed_out,
-        "gpu_prices": dict(decision.gpu_prices),
-        "excluded": dict(decision.excluded),
-    }
 
 
 def summary(decision: Decision) -> str:

@@ -1,4 +1,4 @@
-"""The live view: a cluster line, the jobs, the GPUs by node, moves under way and last decisions.
+"""The live view: a cluster line, jobs up to a limit, the GPUs by node, moves under way and last decisions.
 
 The store and Slurm are read in a thread, one read at a time, so that no key waits for them, nor the end.
 When a read fails, the last picture stays and a line says why.

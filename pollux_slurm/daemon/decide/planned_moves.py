@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from pollux_slurm.daemon.decide.concurrent_moves import Mover, Slots
+from pollux_slurm.daemon.decide.move_slots import Mover, Slots
 from pollux_slurm.daemon.observe.cluster_picture import ManagedJob, Picture
 from pollux_slurm.model import Allocation, Decision, JobState
 from pollux_slurm.store.contract.interface import JobRecord

@@ -1,4 +1,4 @@
-"""Build a round's scheduling problem from the cluster picture. Pure."""
+"""Build a round's scheduling problem from the cluster picture, with each job's terms and models. Pure."""
 
 from __future__ import annotations
 

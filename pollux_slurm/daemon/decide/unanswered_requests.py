@@ -3,7 +3,7 @@
 A request occupies a move slot for up to `daemon.checkpoint_timeout_s`. After an unanswered request, the job
 is not asked again for as long, then for twice that, and so on, up to six hours. The count comes from the
 journal, so it survives a restart of the daemon. A confirmed request does not reset it, so that a job cannot
-alternate. Such jobs share a small part of the slots (`concurrent_moves.Slots`), as do jobs that are slow to
+alternate. Such jobs share a small part of the slots (`move_slots.Slots`), as do jobs that are slow to
 answer now.
 """
 

@@ -1,4 +1,4 @@
-"""Manual pause, drain and resume of one job: written into the journal, enacted by the daemon.
+"""Orders of people to the running daemon: pause, drain and resume of one job. It finds them in the journal.
 
 A manual pause differs from a round's only in its cause: rounds do not move the job until it is resumed. A
 drained job ends held, as by `scontrol hold`, instead of parked.

@@ -10,7 +10,7 @@ from datetime import datetime
 
 from pollux_slurm.config import DaemonConfig
 from pollux_slurm.daemon.decide import in_place, unanswered_requests
-from pollux_slurm.daemon.decide.concurrent_moves import Mover, Slots
+from pollux_slurm.daemon.decide.move_slots import Mover, Slots
 from pollux_slurm.daemon.enact import time_limits
 from pollux_slurm.daemon.observe.cluster_picture import ManagedJob
 from pollux_slurm.daemon.recovery import failed_moves, failed_starts, late_commands

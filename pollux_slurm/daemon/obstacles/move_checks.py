@@ -1,4 +1,4 @@
-"""Why a job is not given an allocation that a decision has for it: all that stands against a move. Pure."""
+"""All that stands against one job's move: why it is not given what a decision has for it. Pure."""
 
 from __future__ import annotations
 

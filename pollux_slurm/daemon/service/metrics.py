@@ -1,4 +1,4 @@
-"""A daemon's Prometheus metrics, for `/metrics`, and its state for `/health`."""
+"""A daemon's metrics for `/metrics`, and its state for `/health`. `sql/prometheus/` has alerts on them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from prometheus_client.metrics import MetricWrapperBase
 
 from pollux_slurm import __version__
 from pollux_slurm.daemon.observe.cluster_picture import Picture
-from pollux_slurm.daemon.observe.gpu_counts import gpus_by_state, idle_while_waiting
+from pollux_slurm.daemon.service.gpu_metrics import gpus_by_state, idle_while_waiting
 from pollux_slurm.model import Decision, JobState, ReallocationStep, ReallocationWay
 from pollux_slurm.now.daemon_text import daemon_absence_text, is_silent
 from pollux_slurm.store.contract.interface import DaemonStatus, JobRecord, Reallocation

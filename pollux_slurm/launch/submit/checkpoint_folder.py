@@ -1,4 +1,4 @@
-"""Where the checkpoint directory of a job is, and how it is created."""
+"""Where the checkpoint directory of a job is, how it is created, and what checkpoints will take there."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import contextlib
 import getpass
 from pathlib import Path
 
+from pollux_slurm.agent.checkpoints.disk_space import free_bytes, has_room
+from pollux_slurm.agent.checkpoints.lineage import newest_size_bytes
 from pollux_slurm.config import CheckpointsConfig
 from pollux_slurm.errors import ConfigError, LaunchError
+from pollux_slurm.text import bytes_text
 
 _FOLDER = "pollux-checkpoints"
 
@@ -51,3 +54,17 @@ def remove_empty_dirs(folders: list[Path]) -> None:
     for folder in folders:
         with contextlib.suppress(OSError):
             folder.rmdir()
+
+
+def checkpoint_budget(directory: Path, *, num_kept: int) -> str:
+    """Return a sentence on the space for a job's checkpoints in `directory`, which need not exist yet.
+
+    Where it has checkpoints of an earlier job, they tell the size.
+    """
+    size_bytes = newest_size_bytes(directory)
+    of_size = f"the size of one ({bytes_text(size_bytes)})" if size_bytes else "the size of one"
+    sentence = f"checkpoints take up to {num_kept + 1} times {of_size} in {directory}"
+    if size_bytes and not has_room(directory, size_bytes):
+        return f"{sentence}, where there is no room for another one: without it the job cannot be moved"
+    free = free_bytes(directory)
+    return sentence if free is None else f"{sentence}, where {bytes_text(free)} are free"

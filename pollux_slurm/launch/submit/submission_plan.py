@@ -16,7 +16,7 @@ from pathlib import Path
 
 from pollux_slurm.agent.environment.token import token_sha256, token_user_id
 from pollux_slurm.config import Config
-from pollux_slurm.durations import DURATION_FORMS, parse_duration, parse_finish_by, parse_min_run
+from pollux_slurm.durations import parse_finish_by, parse_min_run
 from pollux_slurm.errors import UsageError
 from pollux_slurm.launch.kind import chosen_kind
 from pollux_slurm.launch.submit.anchor_request import (
@@ -25,14 +25,13 @@ from pollux_slurm.launch.submit.anchor_request import (
     not_in_place_because,
     warnings_in_place,
 )
+from pollux_slurm.launch.submit.asked_job import AskedJob, read_asked_job
 from pollux_slurm.launch.submit.checkpoint_folder import checkpoints_folder
 from pollux_slurm.launch.submit.given_words import (
     POLLUX_NAMES,
     last_value,
-    read_script,
-    refuse_misplaced_words,
 )
-from pollux_slurm.launch.submit.other_launchers import launcher_without_run, refusal_of_script
+from pollux_slurm.launch.submit.other_launchers import launcher_without_run
 from pollux_slurm.launch.submit.request_warnings import (
     missing_log_folders,
     request_warnings,
@@ -43,12 +42,11 @@ from pollux_slurm.launch.submit.start_size import start_gpus
 from pollux_slurm.launch.submit.wing_request import ANCHOR_VARIABLE, WingRequest, wing_script
 from pollux_slurm.model import PLACED_WITHIN_S, JobTerms
 from pollux_slurm.rendering import render
-from pollux_slurm.slurm.parsing.comment_terms import MAX_GPUS, encode_comment
+from pollux_slurm.slurm.parsing.comment_terms import encode_comment
 from pollux_slurm.slurm.sbatch.batch_script import BatchScript
 from pollux_slurm.slurm.sbatch.options import (
     GivenOption,
     ParsedWords,
-    parse_directives,
 )
 from pollux_slurm.slurm.sbatch.request import (
     SbatchRequest,
@@ -57,11 +55,10 @@ from pollux_slurm.slurm.sbatch.request import (
     sigterm_lead_s,
     time_limit_s,
 )
-from pollux_slurm.store.access.secrets_in_url import holds_password, lines_with_passwords
+from pollux_slurm.store.access.secrets_in_url import holds_password
 from pollux_slurm.text import plural
 
 TEMPLATE = "adaptive.sbatch.j2"
-_LONGEST_TOTAL_S = 999_999_999  # nine digits in the Comment: thirty years
 _CPU_OPTIONS = ("cpus-per-gpu", "cpus-per-task", "mincpus")
 _NO_STORE = (
     "no store is set: the job trains, but is neither moved nor measured, unless its nodes' settings name a "
@@ -166,19 +163,16 @@ def plan_submission(
     - a script that cannot be read or cannot be adaptive
     - kinds of jobs that Slurm cannot requeue one by one
     """
-    asked = _asked(parsed, environ=environ, cwd=cwd, read_stdin=read_stdin)
+    asked = read_asked_job(parsed, environ=environ, cwd=cwd, read_stdin=read_stdin)
     options, script, request = asked.options, asked.script, asked.request
-    slice_s, total_s = _run_and_total_time_s(request, last_value(options, "total-time"))
     warnings = [*request_warnings(request)]
-    room = room_for_wings(request) if _is_in_place(options, config, total_s) else None
+    room = room_for_wings(request) if _is_in_place(options, config, asked.total_s) else None
     if room is not None and (because := not_in_place_because(request) or room.none_because):
         room = None
         warnings.append(f"the job moves by requeue, not in place: {because}")
     warnings += signal_warnings(request, script.body) if room is None else warnings_in_place(request)
     warnings += _warnings_of_missing_parts(script, config)
-    terms = _terms(
-        asked, token=token, slice_s=slice_s, total_s=total_s, in_place=room is not None, clock=clock
-    )
+    terms = _terms(asked, token=token, in_place=room is not None, clock=clock)
     default_dir = checkpoints_folder(config.checkpoints, cwd) / f"{_as_file_name(asked.name)}-{identifier}"
     checkpoint_dir = absolute(last_value(options, "checkpoint-dir"), cwd=cwd) or default_dir
     warnings += missing_log_folders(request, cwd, made=checkpoint_dir)
@@ -223,52 +217,6 @@ def plan_submission(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
-    """What the user asks for: the options, the script and its arguments, and what sbatch reads in both.
-
-    `name` is the job's, as sbatch would choose it.
-    """
-
-    options: Sequence[GivenOption]
-    min_gpus: int | None
-    max_gpus: int | None
-    name: str
-    script: BatchScript
-    arguments: tuple[str, ...]
-    request: SbatchRequest
-
-
-def _asked(
-    parsed: ParsedWords, *, environ: Mapping[str, str], cwd: Path, read_stdin: Callable[[], bytes]
-) -> _Asked:
-    """Read the words and the script, and refuse what cannot be an adaptive job."""
-    options, rest = parsed.options, parsed.rest
-    refuse_misplaced_words(parsed, cwd=cwd, environ=environ)
-    min_gpus, max_gpus = _count(options, "min-gpus"), _count(options, "max-gpus")
-    if min_gpus is not None and max_gpus is not None and min_gpus > max_gpus:
-        raise UsageError(f"--min-gpus {min_gpus} is above --max-gpus {max_gpus}")
-    name, script = read_script(options, rest, cwd=cwd, environ=environ, read_stdin=read_stdin)
-    request = SbatchRequest.of(
-        [option for option in options if option.name not in POLLUX_NAMES | {"wrap"}],
-        environ,
-        parse_directives(script.directives),
-    )
-    _refuse_what_cannot_be_adaptive(request)
-    _refuse_passwords(script)
-    if (refusal := refusal_of_script(script.body)) is not None:
-        raise UsageError(refusal)
-    return _Asked(
-        options=options,
-        min_gpus=min_gpus,
-        max_gpus=max_gpus,
-        name=name,
-        script=script,
-        arguments=rest[1:],
-        request=request,
-    )
-
-
 def _warnings_of_missing_parts(script: BatchScript, config: Config) -> list[str]:
     """Return what keeps a job from being moved, though it trains: no store, or no `pollux run`."""
     found = [] if config.store.url is not None else [_NO_STORE]
@@ -278,15 +226,7 @@ def _warnings_of_missing_parts(script: BatchScript, config: Config) -> list[str]
     return found
 
 
-def _terms(
-    asked: _Asked,
-    *,
-    token: str,
-    slice_s: int | None,
-    total_s: int | None,
-    in_place: bool,
-    clock: Callable[[], datetime],
-) -> JobTerms:
+def _terms(asked: AskedJob, *, token: str, in_place: bool, clock: Callable[[], datetime]) -> JobTerms:
     options = asked.options
     min_run, finish_by = last_value(options, "min-run"), last_value(options, "finish-by")
     return JobTerms(
@@ -295,8 +235,8 @@ def _terms(
         min_gpus=asked.min_gpus or 1,
         max_gpus=asked.max_gpus,
         allow_unconfirmed=any(option.name == "allow-unconfirmed" for option in options),
-        slice_s=slice_s,
-        total_s=total_s,
+        slice_s=asked.slice_s,
+        total_s=asked.total_s,
         in_place=in_place,
         min_run_s=None if min_run is None else parse_min_run(min_run),
         kind=chosen_kind(last_value(options, "kind"), asked.script.body, asked.arguments),
@@ -304,7 +244,7 @@ def _terms(
     )
 
 
-def _own_options(asked: _Asked, terms: JobTerms) -> list[str]:
+def _own_options(asked: AskedJob, terms: JobTerms) -> list[str]:
     """Return the options of sbatch with which a job has its terms, and its name where that is not given."""
     found = ["--comment=" + encode_comment(asked.request.value("comment") or "", terms)]
     if not asked.request.given("job-name") and not asked.script.names_job:
@@ -313,7 +253,7 @@ def _own_options(asked: _Asked, terms: JobTerms) -> list[str]:
 
 
 def _script_text(
-    asked: _Asked,
+    asked: AskedJob,
     anchor: AnchorRequest | None,
     exports: Sequence[tuple[str, str]],
     token_file: Path,
@@ -363,80 +303,10 @@ def _as_file_name(name: str) -> str:
 # ------------------------------------------------------------------------------------- the user's options
 
 
-def _count(options: Sequence[GivenOption], name: str) -> int | None:
-    text = last_value(options, name)
-    return None if text is None else gpu_count(text, f"--{name}")
-
-
-def gpu_count(text: str, what: str) -> int:
-    """Read a bound on GPUs; raises `UsageError`."""
-    if not re.fullmatch(r"[1-9][0-9]{0,6}", text) or int(text) > MAX_GPUS:
-        raise UsageError(f"{what} takes a whole number from 1 to {MAX_GPUS}, not {text!r}")
-    return int(text)
-
-
-def _run_and_total_time_s(request: SbatchRequest, total: str | None) -> tuple[int | None, int | None]:
-    """Return the time limits of one run and of all runs together; (None, None) without --total-time."""
-    if total is None:
-        return None, None
-    # A plain number is in minutes, as in Slurm.
-    duration, time = parse_duration(total), request.value("time")
-    total_s = time_limit_s(total) if duration is None else duration.total_seconds()
-    slice_s = time_limit_s(time)
-    if not total_s or total_s > _LONGEST_TOTAL_S:
-        raise UsageError(
-            f"--total-time takes {DURATION_FORMS}, or a time as sbatch's --time does (minutes, "
-            "minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes, "
-            f"days-hours:minutes:seconds), not {total!r}"
-        )
-    if slice_s is None:
-        given = "" if time is None else f"; {request.source_of('time')} {time} is not a limit"
-        raise UsageError(f"--total-time needs --time, the limit of each run, such as --time=4:00:00{given}")
-    if total_s <= slice_s:
-        raise UsageError(
-            f"--total-time {total} is not above --time {time}: leave it out, or give the time that all "
-            "runs together may take"
-        )
-    return int(slice_s), int(total_s)
-
-
 def _sbatch_arguments(options: Sequence[GivenOption]) -> list[str]:
     """Return the user's options for sbatch: all but ours, --wrap and --comment."""
     consumed = POLLUX_NAMES | {"wrap", "comment"}
     return [word for option in options if option.name not in consumed for word in option.words]
-
-
-def _refuse_what_cannot_be_adaptive(request: SbatchRequest) -> None:
-    if request.given("array"):
-        raise UsageError(
-            f"{request.source_of('array')}: the tasks of an array cannot be adaptive, since they share one "
-            "Comment; call pollux sbatch once for each of them"
-        )
-    if request.effective_name("requeue", "no-requeue") == "no-requeue":
-        raise UsageError(
-            f"{request.source_of('no-requeue')}: an adaptive job changes its size by requeue; remove the "
-            "option, or use plain sbatch for a job of fixed size"
-        )
-    if request.given("exclusive") and request.value("exclusive") is None:
-        raise UsageError(
-            f"{request.source_of('exclusive')}: an adaptive job owns single GPUs of its nodes; remove the "
-            "option, or use plain sbatch for a job of fixed size"
-        )
-    for name in ("uid", "gid"):
-        if request.given(name):
-            raise UsageError(
-                f"{request.source_of(name)}: the job's token must belong to the user that it runs as; submit "
-                "it as that user"
-            )
-
-
-def _refuse_passwords(script: BatchScript) -> None:
-    lines = lines_with_passwords(script.interpreter + script.head + script.body)
-    if lines:
-        raise UsageError(
-            f"line {lines[0]} of the script contains a database URL with a password, and Slurm stores and "
-            "shows scripts; put the password into ~/.pgpass (mode 0600), and leave it out of the URL"
-        )
 
 
 def _directives(request: SbatchRequest, num_gpus: int) -> list[str]:

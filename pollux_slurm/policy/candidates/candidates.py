@@ -1,4 +1,4 @@
-"""All candidates of all jobs, as arrays: their values, and their use of each shared resource.
+"""All candidates of all jobs, as arrays: what each job's terms allow, their values, and what they take.
 
 Legend: J jobs, C columns (new allocations that could be given), R resources: the GPUs of each of T types,
 then the GPUs of each limit, then the round's budget of reallocations.

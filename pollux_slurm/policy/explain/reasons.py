@@ -1,4 +1,4 @@
-"""Explain each job's decision from the final state, whatever the search did to find it."""
+"""What bound each job's decision, and its next best size: from the final state, whatever the search did."""
 
 from __future__ import annotations
 

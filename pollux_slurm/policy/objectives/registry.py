@@ -58,12 +58,17 @@ def generalized_mean(problem: Problem, jobs: Sequence[ProblemJob], tables: Speed
         >>> generalized_mean(problem, jobs, tables).exponent
         -1.0
     """
-    discount, current = prediction_discount(jobs, tables), current_speedups(jobs, tables)
+    discount = prediction_discount(jobs, tables)
 
     def penalties(in_place: bool) -> FloatArray:
         if in_place:
+            # It trains until the move, also where its present size is outside its bounds.
             found = in_place_penalties(
-                jobs, problem.objective, problem.moving, speedup=tables.speedup, current_speedup=current
+                jobs,
+                problem.objective,
+                problem.moving,
+                speedup=tables.speedup,
+                current_speedup=tables.current_speedup,
             )
         else:
             found = _penalties(problem, jobs)[:, None]
@@ -76,7 +81,7 @@ def generalized_mean(problem: Problem, jobs: Sequence[ProblemJob], tables: Speed
         scale=1.0,
         weight=job_weights(jobs),
         speedup=tables.speedup,
-        current_speedup=current,
+        current_speedup=current_speedups(jobs, tables),
         penalty=penalty,
         serves_all=True,
         in_place_penalty=in_place_penalty,

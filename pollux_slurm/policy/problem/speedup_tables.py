@@ -170,9 +170,14 @@ def build_tables(
     cache = TableCache() if cache is None else cache
     facts = NodeFacts(nodes) if facts is None else facts
     cache.trim(sum([max(len(job.models), 1) for job in jobs]))
+    widest = max([sizes[0] for sizes in facts.sizes if sizes], default=0)
     growth = OSDI21_GROWTH if osdi21 else EXPLORATION_GROWTH
     caps = [exploration_cap(job, job.current.num_gpus, growth=growth) for job in jobs]
-    most = max([min(cap, job.max_gpus or cap) for cap, job in zip(caps, jobs, strict=True)], default=1)
+    bounds = [job.max_gpus for job in jobs if job.max_gpus is not None]
+    most = max(caps, default=1)
+    if len(bounds) == len(jobs):
+        # Of one node, all that the caps allow: the multi-node cap goes by the best of them.
+        most = min(most, max([widest, *bounds]))
     columns = columns_for(facts, jobs, most, uneven=uneven, pauses=pauses)
 
     fair, shares = _fair_shares(jobs, facts, fair_share_gpus, fair_shares, osdi21=osdi21)
@@ -181,8 +186,10 @@ def build_tables(
     models = _models_of(jobs, facts.kinds, gpu_speeds, cache)
     wanted = _wanted(jobs, caps, keys, models) if within_caps else None
     goodput = _goodput_of(models, keys, columns, shares, facts, cache, wanted, osdi21=osdi21)
-    if wanted is not None and (models.known & (goodput.at_share == 0)).any():
-        # A configuration beyond the caps may allow a batch.
+    if (models.known & (goodput.at_share == 0)).any():
+        # A configuration beyond the caps, or beyond all maximums, may allow a batch.
+        columns = columns_for(facts, jobs, max(caps, default=1), uneven=uneven, pauses=pauses)
+        keys = _keys_of(jobs, columns, of_shares)
         goodput = _goodput_of(models, keys, columns, shares, facts, cache, None, osdi21=osdi21)
 
     reference = np.where(models.known, goodput.at_share, shares.astype(np.float64))

@@ -22,6 +22,7 @@ from pollux_slurm.report.parts.columns import (
     NAME,
     NUM_GPUS,
     NUM_SAMPLES,
+    RUN,
     STANDSTILL_IN_PLACE,
     STATE,
     USER,
@@ -35,13 +36,10 @@ def share(part: float, whole: float) -> float | None:
     return min(part / whole, 1.0) if whole > 0 else None
 
 
-_ACCURACY_TITLES = {"run": "run", "account": "account"}
-
-
 def accuracy_part(rows: Sequence[ModelAccuracy], *, by: str) -> Part:
     """Return predicted against measured throughput, rows of model_accuracy, by `by`, GPU type and GPUs."""
     columns = (
-        Column(by, _ACCURACY_TITLES[by], Kind.TEXT if by == "account" else Kind.COUNT),
+        {one.key: one for one in (RUN, ACCOUNT)}[by],
         GPU_TYPE,
         NUM_GPUS,
         NUM_SAMPLES,
@@ -63,7 +61,6 @@ def accuracy_part(rows: Sequence[ModelAccuracy], *, by: str) -> Part:
     )
     data = Data(
         key="model_accuracy",
-        title="",
         columns=columns,
         rows=weighed,
         note="Mean error: predicted over measured throughput, less 1; above 0 the model promised too much. "

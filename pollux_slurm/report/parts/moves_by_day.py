@@ -70,7 +70,6 @@ def _minutes_by_day(done: Sequence[ReallocationEntry]) -> dict[date, list[float]
 def _by_day(minutes: Mapping[date, Sequence[float]]) -> Data:
     return Data(
         key="standstill",
-        title="",
         columns=_BY_DAY,
         rows=tuple((day, *parts) for day, parts in minutes.items()),
         keep="last",

@@ -292,7 +292,6 @@ def predictions_part(predictions: Sequence[ShadowPrediction]) -> Part:
     rows.sort(key=lambda row: (-row[-1], row[0], row[1]))
     data = Data(
         key="goodput_predictions",
-        title="",
         columns=_PREDICTION_COLUMNS,
         rows=tuple(rows),
         note="What a round predicted for a job that it left as it was, against what the job measured up to "

@@ -35,7 +35,6 @@ def caveats_part(before: Span, after: Span) -> Part:
         tables=(
             Data(
                 key="caveats",
-                title="",
                 columns=(
                     Column("about", "about", Kind.TEXT),
                     Column("before", "before", Kind.TEXT),

@@ -69,7 +69,6 @@ def times_part(before: Span, after: Span) -> Part:
     )
     data = Data(
         key="times",
-        title="",
         columns=columns,
         rows=tuple(rows),
         note="Completion time: from submission to the end, of jobs that ended. Waiting time: from submission "
@@ -183,7 +182,6 @@ def mix_part(before: Span, after: Span) -> Part:
     )
     data = Data(
         key="mix",
-        title="",
         columns=columns,
         rows=rows,
         note="An adaptive job counts with its mean from its start to its end, or to now; "

@@ -1,4 +1,4 @@
-"""Many simulations: settings, runs, sweeps, and their page.
+"""Many simulations: settings, runs, means of runs, tables, and their page.
 
 May be imported by `cli`.
 """

@@ -1,4 +1,4 @@
-"""The runs of an experiment, kept in a folder: what ended is not run again.
+"""The runs of an experiment, kept in a folder, where none is run twice; and its rows, means over runs.
 
 The folder contains experiment.json (format and traces) and runs/NAME.json for each finished run. So an
 interrupted experiment can be continued, and one with more loads or seeds runs the new ones only.

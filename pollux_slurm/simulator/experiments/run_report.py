@@ -16,7 +16,7 @@ from pollux_slurm.document.document import Document, Fact, Part, Plot
 from pollux_slurm.document.forms.html import document_html
 from pollux_slurm.simulator.experiments.axis_plots import axis_plots
 from pollux_slurm.simulator.experiments.kept_runs import KeptRun, axis_text, table_rows, varying_axes
-from pollux_slurm.simulator.experiments.run_values import (
+from pollux_slurm.simulator.experiments.run_tables import (
     account_table,
     comparison_table,
     job_table,

@@ -1,5 +1,6 @@
-"""Gavel (OSDI 2020): a linear program says which part of the time a job should have on each GPU type, and
-rounds of fixed length, 360 s in the paper, give it that.
+"""Gavel (OSDI 2020): linear programs say which part of the time a job should have on each GPU type.
+
+Rounds of fixed length, 360 s in the paper, give it that.
 
 Restated from the paper and from its public artifact (stanford-futuredata/gavel), which decides what the paper
 leaves open. Jobs have their users' sizes and batches, and rates are known, as in both.

@@ -1,4 +1,4 @@
-"""The summary of a simulation: completion times, fairness, GPU time and restarts."""
+"""The summary of a simulation, also by account: completion times, fairness, GPU time and restarts."""
 
 from __future__ import annotations
 

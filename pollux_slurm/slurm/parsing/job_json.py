@@ -1,4 +1,4 @@
-"""Parse one job of `squeue --json` to a `SlurmJob`, in the forms of Slurm 22.05 to 26.05.
+"""Parse one job of `squeue --json` (22.05 to 26.05) to a `SlurmJob`: request, allocation, state, and its end.
 
 If a field that Slurm writes (state, allocation, times, numbers) cannot be parsed, the whole read fails: a
 guess could move the wrong job. If a field that the owner wrote (the requested GPUs, CPUs per GPU) cannot be

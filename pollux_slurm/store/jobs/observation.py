@@ -1,4 +1,4 @@
-"""Record one snapshot of registered jobs, in a bounded number of statements."""
+"""Record what Slurm shows of registered jobs, also how they ended, in a bounded number of statements."""
 
 from __future__ import annotations
 

@@ -434,7 +434,6 @@ class AdaptiveDataLoader:
             session.errors.notes.loop(self.name, start=None, length=None)
             return
         self._loop = LoaderLoop(
-            self,
             session,
             begun,
             self._order(begun),
@@ -445,7 +444,7 @@ class AdaptiveDataLoader:
         )
         start, length = self._loop.position_and_length
         session.errors.notes.loop(self.name, start=start, length=length)
-        yield from self._loop.batches(iterator, by_step=by_step, goes_on=goes_on)
+        yield from self._loop.batches(self, iterator, by_step=by_step, goes_on=goes_on)
 
     def deliver(self, batch: Any) -> Any:
         """Return what the loop gets for a micro-batch. A subclass may override it; its properties are set."""

@@ -32,6 +32,7 @@ class LoopedLoader(Loader, Protocol):
 class LoaderLoop:
     """A loop that begins at `loop.start`, in `order`, which is None for an iterable dataset.
 
+    It does not keep its loader, which keeps it: a loader that an epoch makes goes with that epoch.
     `plan` and `step` are the micro-batch and the step under way, None where the loop is not. With
     `has_own_batches`, a batch sampler decides the batches. `schedule_steps` are the steps of a schedule that
     counts batches of the loader's `batch_size`, in the global batch under way.
@@ -39,7 +40,6 @@ class LoaderLoop:
 
     def __init__(
         self,
-        loader: LoopedLoader,
         session: Session,
         loop: Loop,
         order: SamplingOrder | None,
@@ -49,7 +49,7 @@ class LoaderLoop:
         comparison: DataComparison,
         has_own_batches: bool,
     ) -> None:
-        self._loader, self._session, self._loop, self._order = loader, session, loop, order
+        self._session, self._loop, self._order = session, loop, order
         self._source, self._position, self._comparison = source, position, comparison
         self._has_own_batches = has_own_batches
         self.plan: MicroBatchPlan | None = None
@@ -69,20 +69,20 @@ class LoaderLoop:
             batches.end(reason)
 
     def batches(
-        self, iterator: ref[BatchIterator], *, by_step: bool, goes_on: bool
+        self, loader: LoopedLoader, iterator: ref[BatchIterator], *, by_step: bool, goes_on: bool
     ) -> Generator[Any, None, None]:
         """Yield the micro-batches; with `by_step`, None after each step. See `iterate_steps`."""
         session, loop, position = self._session, self._loop, self._position
-        with session.loops.enter(self._loader):
+        with session.loops.enter(loader):
             self._iterator = iterator
             try:
-                while not (yield from self._run(by_step=by_step)):
+                while not (yield from self._run(loader, by_step=by_step)):
                     pass
             except GeneratorExit:
                 batches = iterator()
                 is_break = is_left_by_break()
                 by_error = not (is_break or (batches is not None and batches.is_ended))
-                session.loops.leave(self._loader, by_break=is_break, by_error=by_error)
+                session.loops.leave(loader, by_break=is_break, by_error=by_error)
                 has_stepped = session.models.has_open_step
                 if goes_on:
                     if has_stepped and self.step is not None:
@@ -94,22 +94,22 @@ class LoaderLoop:
             finally:
                 self.plan = self.step = self._iterator = None
                 self._source.end_loop()
-            self._compare_ends()
+            self._compare_ends(loader)
             position.end_loop(loop)
-            session.loops.end(self._loader)
+            session.loops.end(loader)
 
-    def _run(self, *, by_step: bool) -> Generator[Any, None, bool]:
+    def _run(self, loader: LoopedLoader, *, by_step: bool) -> Generator[Any, None, bool]:
         """Yield micro-batches to the end of the data (True), or until steps are planned anew (False).
 
         They are where the batch size changes, and where replicas join or leave.
         """
-        loader, session, position = self._loader, self._session, self._position
+        session, position = self._session, self._position
         run_number = session.run_number
         position.global_batch_size = loader.choice.global_batch_size
-        for step, batches in self._steps(looks_ahead=by_step):
+        for step, batches in self._steps(loader, looks_ahead=by_step):
             self.step = step
             if not self._has_own_batches:
-                self.schedule_steps = self._scheduled(step.end) - self._scheduled(step.start)
+                self.schedule_steps = _scheduled(loader, step.end) - _scheduled(loader, step.start)
             for plan in step.micro_batches:
                 batch = next(batches)
                 session.loops.begin_micro_batch(loader, plan)
@@ -119,7 +119,7 @@ class LoaderLoop:
             position.advance(self._loop, step.end)
             if session.loops.outermost is loader and not session.models.has_open_step:
                 session.same_calls.go_over(repr(loader))
-            was_read_again = self._compare_data()
+            was_read_again = self._compare_data(loader)
             chosen = session.loops.end_step(loader, step)
             if by_step:
                 yield None
@@ -132,8 +132,8 @@ class LoaderLoop:
                 return False
         return True
 
-    def _steps(self, *, looks_ahead: bool) -> StepBatches:
-        loader, session = self._loader, self._session
+    def _steps(self, loader: LoopedLoader, *, looks_ahead: bool) -> StepBatches:
+        session = self._session
         if isinstance(self._source, IterableSource):
             return self._source.steps(
                 session.progress_state.epoch_key,
@@ -156,32 +156,32 @@ class LoaderLoop:
             needs_pairs=session.models.needs_pairs,
         )
 
-    def _scheduled(self, position: int) -> int:
-        """Return how many batches of `batch_size` a schedule has counted at a position of a loop."""
-        batch_size = self._loader.batch_size
-        return position // batch_size if self._loader.drop_last else -(-position // batch_size)
-
-    def _compare_data(self) -> bool:
+    def _compare_data(self, loader: LoopedLoader) -> bool:
         """Compare, after the first step of a run, what the replicas read; return whether that ends the steps.
 
         Inner loops, such as those on one replica alone, are left out.
         """
         session = self._session
-        if session.loops.outermost is not self._loader or not self._comparison.is_due(session.run_number):
+        if session.loops.outermost is not loader or not self._comparison.is_due(session.run_number):
             return False
         if isinstance(self._source, MapStyleSource):
-            self._comparison.compare_datasets(self._loader.dataset)
+            self._comparison.compare_datasets(loader.dataset)
             return False
         return self._comparison.compare_streams(self._source.digests or {}, self._source.read_again)
 
-    def _compare_ends(self) -> None:
+    def _compare_ends(self, loader: LoopedLoader) -> None:
         """Compare, at the end of a loop, how much the replicas have read of a stream.
 
         One that goes on at its end has no step: its first examples are compared.
         """
         session = self._session
-        if isinstance(self._source, MapStyleSource) or session.loops.outermost is not self._loader:
+        if isinstance(self._source, MapStyleSource) or session.loops.outermost is not loader:
             return
         self._comparison.compare_counts(self._loop.start)
         if self._comparison.is_due(session.run_number):
             self._comparison.compare_streams(self._source.read_first(), self._source.read_again)
+
+
+def _scheduled(loader: Loader, position: int) -> int:
+    """Return how many batches of `batch_size` a schedule has counted at a position of a loop."""
+    return position // loader.batch_size if loader.drop_last else -(-position // loader.batch_size)

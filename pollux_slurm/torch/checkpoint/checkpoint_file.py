@@ -1,4 +1,4 @@
-"""The job's state as one file: the registered states, how the file is written and read.
+"""Register the states of a training, write them as one checkpoint file, and restore them from one.
 
 A checkpoint is what `torch.load(weights_only=True)` takes: `{"format": 2, "states": {name: plain data}}`.
 Any number of replicas can read it.

@@ -1,4 +1,4 @@
-"""Which local batches fit into memory: bounds from runs that ran out of it, the same on all replicas."""
+"""Narrow the bounds of local batches to what fits into memory, by what ran out of it; alike on replicas."""
 
 from __future__ import annotations
 

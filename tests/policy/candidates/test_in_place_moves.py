@@ -65,6 +65,13 @@ def test_that_among_equal_placements_the_one_that_keeps_a_wing_is_chosen(solver:
     assert ways(found) == {"a": IN_PLACE, "b": None, "c": None}
 
 
+def test_that_a_shrink_to_the_maximum_in_place_costs_no_training() -> None:
+    large = winged("a", {"n0": 2}, {"n1": 2}, max_gpus=2, in_place_delay_s=60.0)
+    found = decide(problem(nodes(2), large))
+    assert ways(found) == {"a": IN_PLACE}
+    assert found.jobs[0].penalty == 1.0, "it trains on as fast as before until it moves"
+
+
 def test_that_of_equal_places_the_one_with_more_wings_is_kept() -> None:
     """The job leaves one of its two nodes to one that waits, and can later leave half of the other."""
     grown = winged("a", {"n1": 4}, {"n0": 2}, {"n0": 2}, num_restarts=0)

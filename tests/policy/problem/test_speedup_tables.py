@@ -6,10 +6,10 @@ import dataclasses
 
 import pytest
 
-from pollux_slurm.model import GoodputModel
+from pollux_slurm.model import BatchLimits, GoodputModel
 from pollux_slurm.policy import decide
 from pollux_slurm.policy.problem.speedup_tables import EXPLORATION_GROWTH, build_tables
-from tests.policy.builders import job, linear_model, node, problem
+from tests.policy.builders import job, linear_model, node, nodes, problem
 
 
 def slower(factor: float) -> GoodputModel:
@@ -41,7 +41,20 @@ def test_that_a_type_a_job_has_not_seen_is_as_fast_for_it_as_for_a_job_that_has_
 
 def test_that_configurations_end_where_no_job_may_have_more() -> None:
     cluster = [node(f"n{number}", 4) for number in range(4)]
-    jobs = [job("a", model=linear_model(seen=1)), job("b", max_gpus=8, model=linear_model(seen=16))]
-    assert max(build_tables(jobs, cluster).num_gpus) == 8
-    assert max(build_tables(jobs[:1], cluster).num_gpus) == EXPLORATION_GROWTH
-    assert max(build_tables([dataclasses.replace(jobs[1], max_gpus=None)], cluster).num_gpus) == 16
+    wide = job("a", max_gpus=8, model=linear_model(seen=16))
+    assert max(build_tables([wide, job("b", max_gpus=1)], cluster).num_gpus) == 8
+    assert max(build_tables([job("b", max_gpus=1)], cluster).num_gpus) == 4, "the sizes of one node"
+    assert max(build_tables([wide, job("b")], cluster).num_gpus) == 16
+    assert max(build_tables([job("b", model=linear_model(seen=1))], cluster).num_gpus) == EXPLORATION_GROWTH
+
+
+def test_that_a_pinned_job_beyond_its_maximum_counts_by_what_it_has() -> None:
+    """Its batch of 8 fits on 8 GPUs only, and it may have 4 since its owner changed the maximum."""
+    of_eight = dataclasses.replace(
+        linear_model(seen=8),
+        limits=BatchLimits(initial_batch_size=8, min_atomic=1, max_atomic=1, accumulation=False),
+    )
+    pinned = job("a", {"n0": 4, "n1": 4}, pinned=True, max_gpus=4, model=of_eight)
+    found = decide(problem(nodes(4), pinned, job("b", max_gpus=4)))
+    assert found.jobs[0].speedup == pytest.approx(2.0), "of a fair share of 4 GPUs"
+    assert found.fitness > 1.0

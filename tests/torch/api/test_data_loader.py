@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -413,3 +414,18 @@ def test_that_collating_and_other_options_reach_the_data_loader() -> None:
         loader = pt.AdaptiveDataLoader(Numbers(3), batch_size=2, collate_fn=lambda batch: len(batch))
         assert list(loader) == [2, 1]
         assert torch.is_tensor(next(iter(pt.AdaptiveDataLoader(Numbers(3), batch_size=2)))[0])
+
+
+def test_that_a_loader_goes_with_its_last_name_after_a_loop() -> None:
+    """Whose position is then in no checkpoint: an epoch may make a loader of its own."""
+    with joined():
+        loader = pt.AdaptiveDataLoader(Numbers(4), batch_size=2)
+        gc.disable()
+        try:
+            for _ in loader:
+                pass
+            kept = weakref.ref(loader)
+            del loader
+            assert kept() is None
+        finally:
+            gc.enable()

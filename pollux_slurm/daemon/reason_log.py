@@ -1,4 +1,4 @@
-"""What rounds say of jobs: each reason once, and not in every round."""
+"""What the log says of jobs: each reason in the first round that has it, and not in every round."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 _log = logging.getLogger(__name__)
 
 
-class LastingReasons:
+class ReasonLog:
     """Remembers, by text, which reasons the last round had."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Who has the cluster's GPUs, and how many are idle while adaptive jobs wait, for metrics. Pure."""
+"""The metrics of GPUs: who has the cluster's, and how many are idle while adaptive jobs wait. Pure."""
 
 from __future__ import annotations
 

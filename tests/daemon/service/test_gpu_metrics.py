@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pollux_slurm.daemon.observe.cluster_picture import ManagedJob, Picture
-from pollux_slurm.daemon.observe.gpu_counts import gpus_by_state, idle_while_waiting
+from pollux_slurm.daemon.service.gpu_metrics import gpus_by_state, idle_while_waiting
 from pollux_slurm.model import ClusterSnapshot, JobState, SlurmNode
 from tests.daemon.builders import NOON, TERMS, job, node, record
 

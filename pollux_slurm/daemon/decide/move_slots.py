@@ -1,4 +1,4 @@
-"""Limits on concurrent moves: in total, of one user, and of jobs that may not answer. Pure."""
+"""How many moves run at a time: slots in total, of one user, and for jobs that may not answer. Pure."""
 
 from __future__ import annotations
 

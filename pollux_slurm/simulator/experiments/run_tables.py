@@ -1,4 +1,4 @@
-"""The tables of a comparison of simulations: its rows, and the values in its plots."""
+"""The tables of simulations: policies beside each other, accounts, jobs, and the values in plots."""
 
 from __future__ import annotations
 
@@ -126,7 +126,6 @@ def quantile_table(key: str, values: Mapping[str, Sequence[float]], kind: Kind) 
     }
     return Data(
         key=key,
-        title="",
         columns=(
             Column("share", "share of jobs", Kind.SHARE),
             *(Column(label, label, kind) for label in known),
@@ -145,7 +144,6 @@ def use_table(several: Sequence[tuple[str, RunOutcome]]) -> Data:
     """Return GPUs and goodput over time: means over spans of equally many rounds."""
     return Data(
         key="use",
-        title="",
         columns=(
             Column("policy", "policy", Kind.TEXT),
             Column("from_h", "from (h)"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pollux_slurm.daemon.decide.concurrent_moves import Mover, Slots
+from pollux_slurm.daemon.decide.move_slots import Mover, Slots
 
 
 def taken(slots: Slots, user: str, *, may_not_answer: bool = False) -> int:
