@@ -33,7 +33,7 @@ def test_that_there_are_commands() -> None:
         "import-trace",
         *(f"{name}.toml" for name in ("adoption", "load", "objectives", "restarts", "workloads")),
         *("experiment.toml", "examples/scheduler/experiment.toml"),
-        *(f"examples/comparison/{name}.toml" for name in ("short", "full")),
+        *(f"examples/comparison/{name}.toml" for name in ("short", "full", "few")),
     }
 
 
