@@ -269,7 +269,8 @@ class Candidates:
                 stays=True,
             )
         num_nodes, per_node, num_gpus, kind = self._shapes[column]
-        value, penalty = self.value.item(job, column), self._penalty(job, column)
+        value = self.value.item(job, column)
+        penalty = self.penalty.item(job, column if self.penalty.shape[1] > 1 else 0)
         found = Candidate(
             num_nodes=num_nodes,
             per_node=per_node,
