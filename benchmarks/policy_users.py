@@ -16,13 +16,15 @@ import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from pollux_slurm.model import BatchLimits, GradientStatistics, Objective
+from pollux_slurm.goodput.batch_choice import FloatArray
+from pollux_slurm.model import GradientStatistics, Objective
 from pollux_slurm.policy.participation.share_memory import shares_by_usage
 from pollux_slurm.simulator.engine.cluster import Cluster
 from pollux_slurm.simulator.engine.job import GpusByNode, SimulatedJob
 from pollux_slurm.simulator.engine.simulation import simulate
-from pollux_slurm.simulator.inputs.applications import Application, Placement, StepTime, read_applications
+from pollux_slurm.simulator.inputs.applications import Application, read_applications
 from pollux_slurm.simulator.inputs.generate import with_users
 from pollux_slurm.simulator.inputs.workload import WorkloadJob, read_workload
 from pollux_slurm.simulator.policies import PolluxPolicy
@@ -39,21 +41,20 @@ class PartOfTraining:
     def __init__(self, whole: Application, first: int, end: int) -> None:
         self._whole, self._first = whole, first
         self.name, self.num_epochs = f"{whole.name}-{first}-{end}", end - first
-        self.batch_sizes, self.fixed_batch = whole.batch_sizes, whole.fixed_batch
-        self.limits: BatchLimits = whole.limits
-        self.min_atomic, self.max_atomic = whole.min_atomic, whole.max_atomic
-        self.least_gpus, self.most_gpus = whole.least_gpus, whole.most_gpus
-        self.initial_batch_size, self.max_batch_size = whole.initial_batch_size, whole.max_batch_size
         self._before = whole.epoch_end(first - 1) if first else 0.0
 
-    def step_time(self, placement: Placement, atomic_batch_size: int) -> StepTime:
-        return self._whole.step_time(placement, atomic_batch_size)
+    def __getattr__(self, name: str) -> Any:
+        """Return what does not depend on the epoch: batch sizes, limits, step times."""
+        return getattr(self._whole, name)
 
     def statistics(self, batch_size: int, epoch: int) -> GradientStatistics:
         return self._whole.statistics(batch_size, self._first + epoch)
 
     def step_progress(self, batch_size: int, epoch: int) -> float:
         return self._whole.step_progress(batch_size, self._first + epoch)
+
+    def step_progresses(self, batch_sizes: Sequence[int]) -> FloatArray:
+        return self._whole.step_progresses(batch_sizes)[self._first : self._first + self.num_epochs]
 
     def useful_part(self, batch_size: int, epoch: int) -> float:
         return self._whole.useful_part(batch_size, self._first + epoch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -12,6 +13,7 @@ from pollux_slurm.model import JobState
 from pollux_slurm.store import open_store
 from tests.cli.inside import pollux
 from tests.cli.test_help import ALL, examples
+from tests.report.test_tracked_loss import tracked, write
 from tests.store.builders import decision_of, observation, problem_of, registration, report, token_of
 from tests.store_fixtures import copied
 
@@ -68,6 +70,9 @@ def test_that_an_example_does_what_it_says(
     monkeypatch.chdir(tmp_path)
     if words[:2] == ["simulate", "--traces"]:  # it simulates what the example before it has exported
         assert pollux("simulate", "export", "--since", "2026-01-01", "--output", words[2]).returncode == 0
+    for option, value in itertools.pairwise(words):
+        if option == "--tracker":
+            write(tmp_path / value, *tracked([(10, 8, 3.0), (20, 8, 2.5)]))
     done = pollux(*words)
     assert (done.returncode, done.stderr.count("\n")) in ((0, 0), (0, 1)), done.stderr
     assert done.stdout or done.stderr
