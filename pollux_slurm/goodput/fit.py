@@ -87,9 +87,9 @@ def fit_throughput(
 def _without_expired(observations: list[Observation]) -> list[Observation]:
     """Return the observations without expired ones that are far slower than a fit to the others predicts.
 
-    A job whose first minute on some size was slow leaves it, and could never learn that it is fast there.
-    Without that minute its model is optimistic again, and the policy asks the size anew where GPUs are idle.
-    Two such minutes are a confirmed measurement.
+    A job whose first minutes on some size were slow leaves it, and could never learn that it is fast there.
+    Without them its model is optimistic again, and the policy asks the size anew where GPUs are idle. More
+    minutes last longer.
     """
     lasting = [seen for seen in observations if not seen.expired]
     if not lasting or len(lasting) == len(observations):

@@ -13,7 +13,7 @@ class Observation:
     - `last_time_s`: the last micro-batch of a step, with synchronisation
     - `weight`: how much the measurement counts: more for frequent and for recent ones
     - `confirmed`: it was measured for long enough that a busy moment cannot be why it is slow
-    - `expired`: it is unconfirmed, and so old that its size may be asked again
+    - `expired`: it spans few minutes, and is so old that its size may be asked again
     """
 
     num_nodes: int

@@ -21,7 +21,8 @@ _MIN_SPACING_S = 5.0
 _FULL_WEIGHT_AT = 8
 # A median of this many steps is confirmed: they span some two minutes.
 _CONFIRMED_AT = 32
-# An unconfirmed median expires after so many times what a start costs, and not before ten minutes.
+# For each minute that it spans, a median expires after so many times what a start costs, and not before ten
+# minutes. One of all steps that are kept does not.
 _EXPIRES_AFTER_STARTS = 10
 _EXPIRES_AFTER_S = 600.0
 _MAX_SITUATIONS = 256
@@ -68,7 +69,7 @@ class StepTimes:
 
     `micro_batch_s` is a micro-batch without synchronisation, `last_time_s` the last micro-batch of a step,
     with it; both contain the time that a slow loader adds. `freshness` is 1 for the situation measured last,
-    less for one measured long before. `expired` ones are unconfirmed and old (`goodput.Observation`).
+    less for one measured long before. `expired` ones are old for so few steps (`goodput.Observation`).
     """
 
     situation: Situation
@@ -117,7 +118,7 @@ class StepProfile:
         self._expires_after_s = _EXPIRES_AFTER_S
 
     def set_start_cost(self, start_s: float) -> None:
-        """Set what a start of this job costs: an unconfirmed median lasts for ten such times, or longer."""
+        """Set what a start of this job costs: a median of a minute lasts for ten such times, or longer."""
         self._expires_after_s = max(_EXPIRES_AFTER_S, _EXPIRES_AFTER_STARTS * start_s)
 
     @property
@@ -161,7 +162,8 @@ class StepProfile:
                 last_time_s=statistics.median_low(last for _, last in steps),
                 count=len(steps),
                 freshness=max(0.5 ** ((latest - last_at) / _HALF_LIFE_S), _MIN_FRESHNESS),
-                expired=len(steps) < _CONFIRMED_AT and latest - last_at > self._expires_after_s,
+                expired=len(steps) < _MAX_STEPS
+                and latest - last_at > self._expires_after_s * max(len(steps) * _MIN_SPACING_S / 60.0, 1.0),
             )
             for situation, steps, last_at in copies
         )

@@ -27,7 +27,7 @@ OUTLIER = 10.0
 _MINUTES_KEPT = 5
 # The minutes that its 32 confirmed steps take.
 _MINUTES_CONFIRMED = 2
-# An agent's unconfirmed medians expire after so many minutes, and so many times what a restart costs.
+# For each minute that it spans, a median expires after so many others and so many times a restart's cost.
 _MINUTES_UNTIL_EXPIRED, _RESTARTS_UNTIL_EXPIRED = 10, 10
 # The number of reports over which the prediction error is averaged (`store/jobs/records.py`).
 _REPORTS_COMPARED = 16
@@ -95,12 +95,14 @@ class NoisyMeasurements:
         return expected
 
     def aged(self, observations: Sequence[Observation], gpu_type: str, restart_s: float) -> list[Observation]:
-        """Return `observations`, those marked as expired that are unconfirmed and old by now."""
-        until = self._minute - max(_MINUTES_UNTIL_EXPIRED, _RESTARTS_UNTIL_EXPIRED * restart_s / 60.0)
-        return [
-            replace(seen, expired=not seen.confirmed and self._last_minute[_key(seen, gpu_type)] < until)
-            for seen in observations
-        ]
+        """Return `observations`, those marked as expired that are old for so few minutes."""
+        lasts = max(_MINUTES_UNTIL_EXPIRED, _RESTARTS_UNTIL_EXPIRED * restart_s / 60.0)
+
+        def is_expired(key: tuple[object, ...]) -> bool:
+            spans = len(self._minutes[key])
+            return spans < _MINUTES_KEPT and self._minute - self._last_minute[key] > lasts * spans
+
+        return [replace(seen, expired=is_expired(_key(seen, gpu_type))) for seen in observations]
 
 
 def _key(seen: Observation, gpu_type: str) -> tuple[object, ...]:

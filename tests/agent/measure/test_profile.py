@@ -111,14 +111,19 @@ def test_that_few_steps_weigh_less() -> None:
 @pytest.mark.parametrize(
     ("start_s", "count", "away_s", "expired"),
     [
-        (5.0, 31, 500.0, False),
-        (5.0, 31, 700.0, True),
-        (5.0, 32, 7000.0, False),
-        (250.0, 31, 2400.0, False),
-        (250.0, 31, 2600.0, True),
+        (5.0, 12, 500.0, False),
+        (5.0, 12, 700.0, True),
+        # Two and a half minutes, that agree to be slow, last two and a half times as long.
+        (5.0, 30, 1400.0, False),
+        (5.0, 30, 1600.0, True),
+        (5.0, 63, 3000.0, False),
+        (5.0, 63, 3300.0, True),
+        (5.0, 64, 70_000.0, False),
+        (250.0, 12, 2400.0, False),
+        (250.0, 12, 2600.0, True),
     ],
 )
-def test_that_an_unconfirmed_median_expires_after_ten_minutes_and_ten_starts(
+def test_that_a_median_expires_after_ten_minutes_and_ten_starts_for_each_minute_that_it_spans(
     start_s: float, count: int, away_s: float, expired: bool
 ) -> None:
     at = [0.0]
