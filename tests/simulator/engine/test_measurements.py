@@ -62,6 +62,29 @@ def test_that_a_situation_is_confirmed_from_its_second_minute_on() -> None:
     assert found == [False, False, True, True, True]
 
 
+@pytest.mark.parametrize(
+    ("spans", "later", "restart_s", "expired"),
+    [
+        (1, 10, 30.0, False),
+        (1, 11, 30.0, True),
+        (2, 20, 30.0, False),
+        (2, 21, 30.0, True),
+        (4, 41, 30.0, True),
+        (5, 400, 30.0, False),
+        (1, 40, 250.0, False),
+        (1, 42, 250.0, True),
+    ],
+)
+def test_that_a_median_expires_the_later_the_more_minutes_it_spans(
+    spans: int, later: int, restart_s: float, expired: bool
+) -> None:
+    noisy = NoisyMeasurements(MeasurementNoise(spread=0.1), seed=0, job="a")
+    seen = [noisy.measure(TRUTH, "t4") for _ in range(spans)][-1]
+    for _ in range(later):
+        other = noisy.measure(replace(TRUTH, num_nodes=2), "t4")
+    assert [one.expired for one in noisy.aged([seen, other], "t4", restart_s)] == [expired, False]
+
+
 @pytest.mark.parametrize(("spread", "expected"), [(0.0, 0.0), (0.1, 0.05), (0.3, 0.15)])
 def test_that_the_error_is_that_of_a_minute_against_the_medians(spread: float, expected: float) -> None:
     noisy = NoisyMeasurements(MeasurementNoise(spread=spread), seed=0, job="a")
