@@ -30,10 +30,11 @@ _STORE_INTERVAL_S = 1.0
 class WatchedState:
     """What events are found by. Jobs are the served adaptive ones, by Slurm's job id.
 
-    `waiting` are those that Slurm may start at any time, and `running` those that it started. `free` is the
-    idle GPUs by node once the open moves have ended. `can_grow` is true if a running job may have more GPUs,
-    `can_shrink` if one may have fewer. `starting` are those that a move has started in its target, where they
-    have made no step yet. `unmanaged` are the first jobs of others that wait for resources.
+    `waiting` are those that Slurm may start at any time, by a round's order or without, and `running` those
+    that it started. `free` is the idle GPUs by node once the open moves have ended. `can_grow` is true if a
+    running job may have more GPUs, `can_shrink` if one may have fewer. `starting` are those that a move has
+    started in its target, where they have made no step yet. `unmanaged` are the first jobs of others that
+    wait for resources.
     """
 
     jobs: frozenset[str] = frozenset()
@@ -58,6 +59,7 @@ class WatchedState:
         by_id = {job.job_id: job for job in snapshot.jobs}
         moves = tuple(moves)
         targets = {move.slurm_job_id: move.target for move in moves}
+        placed = {move.slurm_job_id for move in moves if not move.moves_running}
         started = {move.slurm_job_id for move in moves if move.step is ReallocationStep.RUNNING}
         free = Counter(
             {node.name: node.num_gpus - node.used_gpus for node in snapshot.nodes if node.available}
@@ -79,6 +81,8 @@ class WatchedState:
             # One that moves may give way.
             is_larger = job.allocation.num_gpus > registration.terms.min_gpus
             can_shrink |= is_larger and job.unschedulable_reason is None
+            if job.job_id in placed and job.state is JobState.PENDING:
+                waiting.add(job.job_id)
             if job.job_id in targets or job.unschedulable_reason is not None:
                 continue
             if job.state is JobState.RUNNING:

@@ -39,6 +39,7 @@ FULL, HALF = node("n0", used=4), node("n0", used=2)
 LARGE = job("1", on={"n0": 4})
 RIGID = job("9", JobState.PENDING, comment="", reason="Resources")
 GROWS = reallocation(1, "1", Step.CHECKPOINT_REQUESTED, source={"n0": 4}, target={"n0": 4, "n1": 4})
+PLACES = reallocation(1, "2", Step.PLANNED, source={}, target={"n0": 2})
 STARTS = dataclasses.replace(GROWS, step=Step.RELEASED)
 
 
@@ -51,6 +52,8 @@ STARTS = dataclasses.replace(GROWS, step=Step.RELEASED)
         (state([HALF], [job("1", on={"n0": 1})]), state([HALF], [job("1", JobState.PENDING)]), "job 1 waits"),
         (state([FULL], [RUNS]), state([HALF], [RUNS]), "2 GPUs are free on n0"),
         (state([HALF], [WAITS]), state([FULL], [job("2", on={"n0": 2})]), "job 2 started"),
+        # The round has placed it itself: until another one sees it running, its reports are refused.
+        (state([HALF], [WAITS], PLACES), state([FULL], [job("2", on={"n0": 2})]), "job 2 started"),
         (
             state([FULL, node("n1", available=False)], [RUNS]),
             state([FULL, node("n1")], [RUNS]),
