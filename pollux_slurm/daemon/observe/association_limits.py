@@ -1,4 +1,4 @@
-"""GPU limits of Slurm's associations and QOS, added to a scheduling problem.
+"""GPU limits of Slurm's associations and QOS, added to a problem; `policy/candidates/` keeps within them.
 
 Slurm enforces them whatever the daemon decides: a job above one waits with a reason such as AssocGrpGRES. So
 a decision must respect them. Measured on 22.05.8 with a slurmdbd:

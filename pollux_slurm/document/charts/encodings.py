@@ -1,4 +1,4 @@
-"""What all charts share in Altair: axes, colours by label, zooming, the look."""
+"""What all charts share in Altair: axes (times in UTC), colours by label, zooming, the look."""
 
 from __future__ import annotations
 

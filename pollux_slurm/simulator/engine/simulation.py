@@ -1,4 +1,4 @@
-"""The main loop of a simulation: jobs train for an interval, then the policy decides.
+"""The main loop of a simulation: jobs train for an interval, nodes go or come, then the policy decides.
 
 Rules `osdi21` are those of the Pollux artifact's simulator. The first round is one interval after the start.
 A round considers the jobs submitted before it. Completion times are exact; the GPUs of an ended job are free

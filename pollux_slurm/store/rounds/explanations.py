@@ -1,4 +1,4 @@
-"""Convert a decision about one job, and its reasons, to columns of `decisions` and back."""
+"""Read decisions about one job, the last or a round's, with their reasons; their columns, to and fro."""
 
 from __future__ import annotations
 
