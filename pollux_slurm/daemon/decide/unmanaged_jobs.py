@@ -124,19 +124,25 @@ def _room_to_make(picture: Picture) -> dict[str, tuple[int, int]]:
     return room
 
 
+def _with_room(
+    room: Mapping[str, tuple[int, int]], names: Container[str] | None, *, gpus: int, cpus: int
+) -> list[str]:
+    """Return those of the nodes `names`, None for all, that have room for so many GPUs and CPUs."""
+    return [
+        name
+        for name, (free_gpus, free_cpus) in room.items()
+        if free_gpus >= gpus and free_cpus >= cpus and (names is None or name in names)
+    ]
+
+
 def _take(room: dict[str, tuple[int, int]], job: ProblemJob) -> None:
     """Take what a job needs from the fullest node that has room for it, if any has."""
     gpus, cpus = job.min_gpus, job.min_gpus * job.cpus_per_gpu
-    fitting = [
-        (free_gpus, name, free_cpus)
-        for name, (free_gpus, free_cpus) in room.items()
-        if free_gpus >= gpus
-        and free_cpus >= cpus
-        and (job.partition_nodes is None or name in job.partition_nodes)
-    ]
+    fitting = _with_room(room, job.partition_nodes, gpus=gpus, cpus=cpus)
     if fitting:
-        free_gpus, name, free_cpus = min(fitting)
-        room[name] = (free_gpus - gpus, free_cpus - cpus)
+        fullest = min(fitting, key=lambda name: (room[name][0], name))
+        free_gpus, free_cpus = room[fullest]
+        room[fullest] = (free_gpus - gpus, free_cpus - cpus)
 
 
 def _as_problem_jobs(
@@ -151,11 +157,7 @@ def _as_problem_jobs(
     gpus = max(math.ceil(job.requested_gpus / parts), 1)
     if parts > 1 or not job.requested_gpus:
         cpus = max(math.ceil(job.num_cpus / job.num_nodes), gpus * (job.cpus_per_gpu or 0))
-        fitting = [
-            name
-            for name, (free_gpus, free_cpus) in room.items()
-            if free_gpus >= gpus and free_cpus >= cpus and (names is None or name in names)
-        ]
+        fitting = _with_room(room, names, gpus=gpus, cpus=cpus)
         if len(fitting) < parts and parts > 1:
             fitting = _together(picture, names, room, parts=parts, gpus=gpus, cpus=cpus)
         if len(fitting) < parts:

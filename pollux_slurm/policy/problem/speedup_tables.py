@@ -174,7 +174,7 @@ def build_tables(
     growth = OSDI21_GROWTH if osdi21 else EXPLORATION_GROWTH
     caps = [exploration_cap(job, job.current.num_gpus, growth=growth) for job in jobs]
     bounds = [job.max_gpus for job in jobs if job.max_gpus is not None]
-    most = max(caps, default=1)
+    most = within_all_caps = max(caps, default=1)
     if len(bounds) == len(jobs):
         # Of one node, all that the caps allow: the multi-node cap goes by the best of them.
         most = min(most, max([widest, *bounds]))
@@ -186,9 +186,10 @@ def build_tables(
     models = _models_of(jobs, facts.kinds, gpu_speeds, cache)
     wanted = _wanted(jobs, caps, keys, models) if within_caps else None
     goodput = _goodput_of(models, keys, columns, shares, facts, cache, wanted, osdi21=osdi21)
-    if (models.known & (goodput.at_share == 0)).any():
+    is_partial = wanted is not None or most < within_all_caps
+    if is_partial and (models.known & (goodput.at_share == 0)).any():
         # A configuration beyond the caps, or beyond all maximums, may allow a batch.
-        columns = columns_for(facts, jobs, max(caps, default=1), uneven=uneven, pauses=pauses)
+        columns = columns_for(facts, jobs, within_all_caps, uneven=uneven, pauses=pauses)
         keys = _keys_of(jobs, columns, of_shares)
         goodput = _goodput_of(models, keys, columns, shares, facts, cache, None, osdi21=osdi21)
 
