@@ -23,6 +23,7 @@ from pollux_slurm.store.reporting.view_rows import (
     RoundEntry,
     UserUsage,
 )
+from pollux_slurm.text import some_of
 
 _Row = TypeVar("_Row")
 # A job that reports every 30 s for a week: no plot needs more, and a longer one is averaged.
@@ -114,8 +115,7 @@ def _known_names(wanted: str, names: Sequence[str]) -> str:
         return "no account has any"
     similar = difflib.get_close_matches(wanted, names, n=1)
     meant = f"did you mean {similar[0]}? " if similar else ""
-    more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
-    return f"{meant}accounts with usage in it: {', '.join(names[:_NAMES_SHOWN])}{more}"
+    return f"{meant}accounts with usage in it: {some_of(names, _NAMES_SHOWN)}"
 
 
 def _gpu_use(reports: ViewReader, range_: Range) -> GpuUse | None:
