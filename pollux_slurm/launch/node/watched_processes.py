@@ -79,6 +79,7 @@ class WatchedProcesses:
         on_failure: Callable[[int, str | None], None] = lambda code, rank: None,
         forward: Callable[[int], None] | None = None,
         death_signal: int = signal.SIGKILL,
+        monotonic: Callable[[], float] = time.monotonic,
         max_wait_s: float = 5.0,
         is_wrapped: bool = False,
         resizing: ResizesRun | None = None,
@@ -89,7 +90,7 @@ class WatchedProcesses:
         self._on_failure = on_failure
         self._forward = forward if forward is not None else self._signal_all
         self._death_signal, self._is_wrapped = death_signal, is_wrapped
-        self._max_wait_s = max_wait_s
+        self._monotonic, self._max_wait_s = monotonic, max_wait_s
         self._resizing = resizing
         self._prepare: Callable[[], None] | None = None
         self._running: list[subprocess.Popen[bytes]] = []
@@ -163,10 +164,10 @@ class WatchedProcesses:
         """Wait for a signal and handle it; kill the processes when that is due."""
         limit_s = self._max_wait_s
         if self._kill_at is not None:
-            limit_s = min(limit_s, max(self._kill_at - time.monotonic(), 0.0))
+            limit_s = min(limit_s, max(self._kill_at - self._monotonic(), 0.0))
         found = wait_for_signal(watched, limit_s)
         if found is None:
-            if self._kill_at is not None and time.monotonic() >= self._kill_at:
+            if self._kill_at is not None and self._monotonic() >= self._kill_at:
                 self._kill_at = None
                 self._kill_all()
             return
@@ -211,7 +212,7 @@ class WatchedProcesses:
             return
         self._failed_by_itself = True
         self._signal_all(signal.SIGTERM)
-        self._kill_at = time.monotonic() + self._kill_after_s
+        self._kill_at = self._monotonic() + self._kill_after_s
 
     def _signal_all(self, number: int) -> None:
         """Signal the processes, but not their children, which the last checkpoint may need.
