@@ -96,7 +96,11 @@ def frame(axis: Axis, *, labels: bool = True) -> Any:
     """Return a layer of nothing that can be seen, from one end of an x axis to the other."""
     alt = altair()
     ends = ({"end": place(axis, axis.low)}, {"end": place(axis, axis.high)})
-    return alt.Chart(rows_as_data(ends)).mark_point(opacity=0).encode(x=alt.X(**position("end", axis, labels=labels)))
+    return (
+        alt.Chart(rows_as_data(ends))
+        .mark_point(opacity=0)
+        .encode(x=alt.X(**position("end", axis, labels=labels)))
+    )
 
 
 def tooltip(field: str, axis: Axis, title: str = "") -> Any:
