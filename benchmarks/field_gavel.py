@@ -15,7 +15,6 @@ import argparse
 import itertools
 import math
 import time
-from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
@@ -29,13 +28,13 @@ from pollux_slurm.simulator.inputs.rate_tables import (
     read_pair_rates,
     read_rate_table,
 )
-from pollux_slurm.simulator.policies import GandivaPolicy, make_policy
+from pollux_slurm.simulator.policies import AntManPolicy, GandivaPolicy, make_policy
 
 FIRST, LAST = 4000, 5000
 # So many more jobs keep the cluster as busy until the last counted job ends.
 FOLLOWING = 800
 # Hours, by jobs an hour and policy, from the output of its notebook continuous_jobs.ipynb.
-PUBLISHED = {
+PUBLISHED: dict[tuple[float, str], float] = {
     (4.0, "gavel-las"): 16.82,
     (4.0, "gavel-las-agnostic"): 23.49,
     (4.0, "gavel-ftf"): 17.57,
@@ -48,7 +47,7 @@ PUBLISHED = {
     (4.8, "gandiva"): 30.46,
 }
 # Makespans in hours, by jobs and policy, from the output of makespan.ipynb.
-PUBLISHED_MAKESPANS = {
+PUBLISHED_MAKESPANS: dict[tuple[float, str], float] = {
     (100, "gavel-makespan"): 161.16,
     (200, "gavel-makespan"): 161.16,
     (300, "gavel-makespan"): 161.16,
@@ -86,10 +85,10 @@ def measure(table: Path, policy: str, rate: float, seed: int) -> tuple[float, fl
     return hours, time.perf_counter() - began
 
 
-def measure_makespan(table: Path, policy: str, num_jobs: int, seed: int) -> tuple[float, float]:
+def measure_makespan(table: Path, policy: str, num_jobs: float, seed: int) -> tuple[float, float]:
     """Return the end of the last job in hours, and the seconds that it took."""
     applications = read_rate_table(table, most_gpus=MOST_GPUS)
-    jobs = generate_gavel_workload(applications, jobs_per_hour=math.inf, num_jobs=num_jobs, seed=seed)
+    jobs = generate_gavel_workload(applications, jobs_per_hour=math.inf, num_jobs=int(num_jobs), seed=seed)
     began = time.perf_counter()
     result = simulate(jobs, dict(applications), _made(table, policy), CLUSTER)
     hours = max(job.finished_s or 0.0 for job in result.jobs) / 3600
@@ -97,8 +96,9 @@ def measure_makespan(table: Path, policy: str, num_jobs: int, seed: int) -> tupl
 
 
 def _made(table: Path, policy: str) -> SchedulingPolicy:
-    if policy == "gandiva":
-        return GandivaPolicy(PairRates(read_pair_rates(table)))
+    if policy in ("gandiva", "antman"):
+        rates = PairRates(read_pair_rates(table))
+        return GandivaPolicy(rates) if policy == "gandiva" else AntManPolicy(rates)
     return make_policy(policy, objective="generalized-mean", declared=False)
 
 
@@ -114,13 +114,13 @@ def main() -> None:
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--processes", type=int, default=1)
     options = parser.parse_args()
-    published_h: Mapping[tuple[float, str], float] = PUBLISHED_MAKESPANS if options.makespan else PUBLISHED
+    published_h = PUBLISHED_MAKESPANS if options.makespan else PUBLISHED
     loads = options.jobs if options.makespan else options.jobs_per_hour
     unit = "jobs" if options.makespan else "jobs/h"
-    convert, measured = (int, measure_makespan) if options.makespan else (float, measure)
+    measured = measure_makespan if options.makespan else measure
     policies = options.policies.split(",") if options.policies else {policy for _, policy in published_h}
     seeds = [int(seed) for seed in options.seeds.split(",")]
-    runs = list(itertools.product(map(convert, loads.split(",")), sorted(policies), seeds))
+    runs = list(itertools.product(map(float, loads.split(",")), sorted(policies), seeds))
     with ProcessPoolExecutor(options.processes) as pool:
         tried = [pool.submit(measured, options.table, policy, load, seed) for load, policy, seed in runs]
         for at in range(0, len(runs), len(seeds)):
