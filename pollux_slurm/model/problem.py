@@ -218,8 +218,8 @@ class GpuLimit:
 class MovingRules:
     """When running jobs keep their allocation, under every objective.
 
-    - `hysteresis`: the part of its speedup that a change costs a running job, but for its first restart under
-      `generalized-mean`
+    - `hysteresis`: the part of its speedup that a change costs a running job, under `generalized-mean` but
+      for its first restart and where it grows in place
     - `max_reallocations`: how many running jobs may change in one round
     - `min_age_s`: a running job younger than this does not change
     - `min_remaining_s`: nor does one that ends sooner than this by its declaration

@@ -191,6 +191,7 @@ def penalty(problem: Problem, job: ProblemJob, allocation: Allocation) -> float:
     if job.in_place_delay_s is not None and is_in_place(problem, job, allocation):
         # It trains on as before while its new processes start.
         now, there = speedup(problem, job, job.current), speedup(problem, job, allocation)
+        keep = 1.0 if allocation.num_gpus > job.current.num_gpus else keep
         return keep * age / (age + job.in_place_delay_s * (max(1 - now / there, 0.0) if there else 0.0))
     delay = job.restart_delay_s
     keep = keep if job.num_restarts else 1.0

@@ -69,6 +69,7 @@ def generalized_mean(problem: Problem, jobs: Sequence[ProblemJob], tables: Speed
                 problem.moving,
                 speedup=tables.speedup,
                 current_speedup=tables.current_speedup,
+                num_gpus=tables.num_gpus,
             )
         else:
             found = _penalties(problem, jobs)[:, None]

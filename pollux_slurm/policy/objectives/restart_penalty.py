@@ -15,6 +15,7 @@ from pollux_slurm.model import MovingRules, Objective, ProblemJob
 from pollux_slurm.policy.objectives.moving_rules import hysteresis_factors
 
 FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
 
 # A job counts as at least so old. A training usually lasts for minutes, so a young one may move at once where
 # that makes it clearly faster.
@@ -46,19 +47,24 @@ def in_place_penalties(
     *,
     speedup: FloatArray,
     current_speedup: FloatArray,
+    num_gpus: IntArray,
 ) -> FloatArray:
-    """Return f of moves in place to each column, (J, C), from `speedup` (J, C) there and that now, (J,).
+    """Return f of moves in place to each column of `num_gpus` GPUs, (J, C), (C,).
+
+    `speedup`, (J, C), is that there, `current_speedup`, (J,), that now.
 
     Until its new processes train, a job is as fast as before. So a move costs δ'·(1 − now/there) of training
     there, and nothing where that is slower. "paper": T/(T + cost). What the job has spent restarting does not
     count, since nothing stops: one that was requeued often could otherwise take no idle GPUs until it is old.
-    "amortised": max(H − cost, 0)/H. Rows of jobs that cannot move so mean nothing.
+    "amortised": max(H − cost, 0)/H. Both are multiplied by 1 − hysteresis, but for more GPUs: a job takes
+    idle ones without a stop for itself or another. Rows of jobs that cannot move so mean nothing.
     """
     delay_s = np.array([move_delay_s(job, in_place=True) if job.current else 0.0 for job in jobs])
     faster = np.maximum(speedup - current_speedup[:, None], 0.0)
     gained = np.divide(faster, speedup, out=np.zeros_like(speedup), where=speedup > 0)
     cost_s = delay_s[:, None] * gained
-    keep = hysteresis_factors(jobs, moving)[:, None]
+    own_gpus = np.array([job.current.num_gpus for job in jobs])[:, None]
+    keep = np.where(num_gpus > own_gpus, 1.0, hysteresis_factors(jobs, moving)[:, None])
     if objective.penalty == "amortised":
         return np.asarray(keep * np.maximum(objective.horizon_s - cost_s, 0.0) / objective.horizon_s)
     age_s = np.array([max(job.age_s, _LEAST_AGE_S) for job in jobs])[:, None]

@@ -170,9 +170,9 @@ class Rules:
 
     `adaptive_share` of the jobs, drawn with `seed`, are adaptive. The others are rigid: they have their
     user's size and batch, are never moved, and start first come, first served with conservative backfill. A
-    user's estimate is `estimate_factor` times what the job takes. Rigid jobs and `unmanaged_jobs` start on
-    GPUs that are free at a round, before the policy decides, since a daemon takes no GPUs from its jobs for
-    unmanaged ones. With `rigid_first` they come first, and adaptive jobs get the rest.
+    user's estimate is `estimate_factor` times what the job takes. Rigid jobs and `unmanaged_jobs` start at a
+    round, before the policy decides, on GPUs that are free, or lent to adaptive jobs beyond their users'
+    sizes (`rigid_jobs.py`). With `rigid_first` they come first, and adaptive jobs get the rest.
 
     `interference` is the part of its speed that a job over several nodes loses on a node with two such jobs.
     What agents measure is off by `noise`, drawn with `seed`. With `slurm_starts`, Slurm starts adaptive jobs

@@ -2,7 +2,12 @@
 
 They start as Slurm starts them, first come, first served with conservative backfill, and are never moved.
 Adaptive jobs are in the same queue, with the fewest GPUs that they may start with. The GPUs of a running one
-are expected back at its user's limit. No job starts or grows on GPUs that are reserved for an earlier one.
+are expected back at its user's limit.
+
+A policy that resizes jobs lends them GPUs, as the daemon does: what a job has beyond its user's size is there
+for the queue at any time. New adaptive jobs behind a rigid one wait, but those that backfill starts. Without
+resizing, no job starts or grows on GPUs that are reserved for an earlier one.
+
 Nothing is reserved on the GPUs of an adaptive job beyond its limit. Were they expected back at any moment,
 the last such job would run on one GPU while all others are idle. Were they never expected back, small rigid
 jobs would pass large ones for ever.
@@ -10,7 +15,8 @@ jobs would pass large ones for ever.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pollux_slurm.errors import TraceError
@@ -39,6 +45,19 @@ class RigidJob:
         if self.job is not None:
             return self.job.finished_s is not None
         return bool(self.allocation) and self.started_s + self.duration_s <= now_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueStart:
+    """What Slurm starts in a round, and what it leaves.
+
+    `available` are the GPUs of each node for adaptive jobs, their own among them. `waiting` are the names of
+    new adaptive jobs that may not start yet.
+    """
+
+    started: Sequence[RigidJob] = ()
+    available: Sequence[int]
+    waiting: frozenset[str] = frozenset()
 
 
 class RigidJobs:
@@ -108,27 +127,62 @@ class RigidJobs:
         *,
         first: bool,
         resizes: bool,
-    ) -> tuple[list[RigidJob], list[int]]:
+    ) -> QueueStart:
         """Start the jobs that can start on the `capacity` GPUs of each node.
 
-        Return them, and the GPUs of each node that are left for `adaptive` jobs: those that these own, those
-        of adaptive jobs that backfill starts now (fewer than requested, with `resizes`), and the free GPUs
-        that are reserved for no queued job. With `first`, GPUs of adaptive jobs may be taken, and none are
-        reserved.
+        They may take the GPUs that adaptive jobs do not use, with `resizes` those that are lent, with `first`
+        all. For adaptive jobs remain those that these own, those of adaptive jobs that backfill starts now
+        (fewer than requested, with `resizes`), and the rest: without `resizes` only what is reserved for no
+        queued job.
         """
-        if not self._unfinished:
-            return [], list(capacity)
         available = [gpus - used for gpus, used in zip(capacity, self.owned_gpus(), strict=True)]
         queue = {one.name: one for one in self._unfinished if not one.allocation and one.submitted_s <= now_s}
         if not queue:
-            return [], [max(gpus, 0) for gpus in available]
-        free = list(available)
-        for job in adaptive:
-            for node, gpus in job.allocation:
-                free[node] -= gpus
-        offered = available if first else free
-        pools = pool_sizes(offered, self._types, self._order)
-        running = [
+            return QueueStart(available=[max(gpus, 0) for gpus in available])
+        present = [job for job in adaptive if job.allocation]
+        free = _without(available, [job.allocation for job in present])
+        kept = [] if first else [(job, own_gpus(job) if resizes else job.allocation) for job in present]
+        offered = _without(available, [allocation for _, allocation in kept])
+        running = self._running_rigid() + self._running_adaptive(now_s, kept)
+        order = [(one.submitted_s, name, one.num_gpus, one.limit_s) for name, one in queue.items()]
+        if not first:
+            order += self._queued_adaptive(adaptive, resizes=resizes)
+        waiting = {
+            name: Waiting(num_gpus=num_gpus, limit_s=limit_s)
+            for _, name, num_gpus, limit_s in sorted(order, key=lambda one: one[0])
+        }
+        found = backfill(now_s, pool_sizes(offered, self._types, self._order), running, waiting)
+        spare = dict(found.spare)
+        started = []
+        for name, kind in found.pools.items():
+            if name not in queue:
+                spare[kind] += waiting[name].num_gpus
+                continue
+            one = queue.pop(name)
+            unused = one.num_gpus <= pool_sizes(free, self._types, self._order)[kind]
+            one.allocation = pack_pool(one.num_gpus, free if unused else offered, self._types, kind)
+            one.started_s = now_s
+            for node, gpus in one.allocation:
+                for left in (available, free, offered):
+                    left[node] -= gpus
+            started.append(one)
+        if not first and not resizes:
+            self._keep(available, free, spare)
+        behind_s = min((one.submitted_s for one in queue.values()), default=math.inf)
+        return QueueStart(
+            started=started,
+            available=[max(gpus, 0) for gpus in available],
+            waiting=frozenset(
+                job.job.name
+                for job in (adaptive if resizes and not first else ())
+                if job.num_restarts is None
+                and job.job.submitted_s > behind_s
+                and job.job.name not in found.pools
+            ),
+        )
+
+    def _running_rigid(self) -> list[Running]:
+        return [
             Running(
                 pool=self._types[one.allocation[0][0]],
                 num_gpus=one.num_gpus,
@@ -137,33 +191,6 @@ class RigidJobs:
             for one in self._unfinished
             if one.allocation
         ]
-        if not first:
-            running += self._adaptive(now_s, adaptive)
-        order = [(one.submitted_s, name, one.num_gpus, one.limit_s) for name, one in queue.items()]
-        if not first:
-            order += self._queued_adaptive(adaptive, resizes=resizes)
-        waiting = {
-            name: Waiting(num_gpus=num_gpus, limit_s=limit_s)
-            for _, name, num_gpus, limit_s in sorted(order, key=lambda one: one[0])
-        }
-        found = backfill(now_s, pools, running, waiting)
-        spare = dict(found.spare)
-        started = []
-        for name, kind in found.pools.items():
-            if name not in queue:
-                spare[kind] += waiting[name].num_gpus
-                continue
-            one = queue[name]
-            unused = one.num_gpus <= pool_sizes(free, self._types, self._order)[kind]
-            one.allocation = pack_pool(one.num_gpus, free if unused else available, self._types, kind)
-            one.started_s = now_s
-            for node, gpus in one.allocation:
-                available[node] -= gpus
-                free[node] -= gpus
-            started.append(one)
-        if not first:
-            self._keep(available, free, spare)
-        return started, [max(gpus, 0) for gpus in available]
 
     def _queued_adaptive(
         self, adaptive: Sequence[SimulatedJob], *, resizes: bool
@@ -187,19 +214,19 @@ class RigidJobs:
         except TraceError:
             return _UNKNOWN_S
 
-    def _adaptive(self, now_s: float, adaptive: Sequence[SimulatedJob]) -> list[Running]:
-        """Return when the GPUs of adaptive jobs are expected back, except jobs that exceeded their limit."""
-        ends = {
-            job.job.name: (now_s if job.first_started_s is None else job.first_started_s) + self._limit_s(job)
-            for job in adaptive
-            if job.allocation
-        }
-        return [
-            Running(pool=self._types[node], num_gpus=gpus, until_s=ends[job.job.name])
-            for job in adaptive
-            for node, gpus in job.allocation
-            if ends[job.job.name] > now_s
-        ]
+    def _running_adaptive(
+        self, now_s: float, kept: Sequence[tuple[SimulatedJob, GpusByNode]]
+    ) -> list[Running]:
+        """Return when the GPUs that jobs keep are expected back, but of jobs that exceeded their limit."""
+        found = []
+        for job, allocation in kept:
+            began_s = now_s if job.first_started_s is None else job.first_started_s
+            if (until_s := began_s + self._limit_s(job)) > now_s:
+                found += [
+                    Running(pool=self._types[node], num_gpus=gpus, until_s=until_s)
+                    for node, gpus in allocation
+                ]
+        return found
 
     def _keep(self, available: list[int], free: Sequence[int], spare: Mapping[str, int]) -> None:
         """Subtract reserved GPUs (free, not spare) from `available`, on the nodes with the fewest first."""
@@ -208,3 +235,26 @@ class RigidJobs:
             taken = min(max(free[node], 0), max(kept[self._types[node]], 0))
             available[node] -= taken
             kept[self._types[node]] -= taken
+
+
+def has_lent_gpus(job: SimulatedJob) -> bool:
+    """Return whether a job has more GPUs than its user's size."""
+    return job.num_gpus > job.job.num_replicas
+
+
+def own_gpus(job: SimulatedJob) -> GpusByNode:
+    """Return what of its allocation a job keeps when GPUs are needed: its user's size, where it has most."""
+    left, kept = job.job.num_replicas, []
+    for node, gpus in sorted(job.allocation, key=lambda one: -one[1]):
+        kept.append((node, min(gpus, left)))
+        left -= kept[-1][1]
+    return tuple((node, gpus) for node, gpus in kept if gpus)
+
+
+def _without(gpus: Sequence[int], allocations: Iterable[GpusByNode]) -> list[int]:
+    """Return the GPUs of each node without those of `allocations`."""
+    left = list(gpus)
+    for allocation in allocations:
+        for node, used in allocation:
+            left[node] -= used
+    return left

@@ -36,7 +36,7 @@ from pollux_slurm.simulator.engine.job import GpusByNode, Interruption, Simulate
 from pollux_slurm.simulator.engine.measurements import JobMeasurements, NoisyMeasurements
 from pollux_slurm.simulator.engine.moves import Move, RoundChange, learned_delay_s, plan_moves
 from pollux_slurm.simulator.engine.random_events import Outages, draw_adaptive, draw_in_place
-from pollux_slurm.simulator.engine.rigid_jobs import RigidJobs
+from pollux_slurm.simulator.engine.rigid_jobs import RigidJobs, has_lent_gpus
 from pollux_slurm.simulator.engine.sharing import (
     Pair,
     SharingPolicy,
@@ -223,9 +223,10 @@ class _Simulation:
         owned = _sum_gpus((job.allocation for job in adaptive), self.cluster.num_nodes)
         up = self._scale(adaptive, owned)
         free = _subtract(_subtract(up, self._rigid.owned_gpus()), owned)
-        started, available = self._rigid.start(
+        queue = self._rigid.start(
             self.now_s, up, adaptive, first=self.rules.rigid_first, resizes=self._policy.resizes
         )
+        available = queue.available
         self._update_unused(available, adaptive)
         if not active:
             return
@@ -240,7 +241,8 @@ class _Simulation:
         solve_s = 0.0
         if adaptive:
             began = clock()
-            decision = self._policy.allocate(self.now_s, adaptive, cluster)
+            served = [job for job in adaptive if job.job.name not in queue.waiting]
+            decision = self._policy.allocate(self.now_s, served, cluster)
             solve_s = clock() - began
         if self._sharing is None:
             check_allocations(decision, cluster)
@@ -249,7 +251,7 @@ class _Simulation:
         for job in adaptive:
             if job.job.name not in by_slurm:
                 job.allocation = before.get(job.job.name, ())
-        after = {one.name: one.allocation for one in started}
+        after = {one.name: one.allocation for one in queue.started}
         after |= {job.job.name: job.allocation for job in active if not job.adaptive and job.allocation}
         after |= {job.job.name: decision[job.job.name] for job in adaptive if decision.get(job.job.name)}
         change = RoundChange(
@@ -435,11 +437,14 @@ def _subtract(gpus: Sequence[int], taken: Sequence[int]) -> list[int]:
 
 
 def _evict(adaptive: Sequence[SimulatedJob], available: Sequence[int]) -> None:
-    """Take their GPUs from the last submitted jobs on each node that has fewer GPUs than its jobs own."""
+    """Take their GPUs from jobs on each node that has fewer GPUs than its jobs own.
+
+    First from those that have more than their user's size, then from the last submitted ones.
+    """
     owned = _sum_gpus((job.allocation for job in adaptive), len(available))
     over = [used - left for used, left in zip(owned, available, strict=True)]
     if any(gpus > 0 for gpus in over):
-        for job in sorted(adaptive, key=lambda job: -job.job.submitted_s):
+        for job in sorted(adaptive, key=lambda job: (not has_lent_gpus(job), -job.job.submitted_s)):
             if any(over[node] > 0 for node, _ in job.allocation):
                 for node, gpus in job.allocation:
                     over[node] -= gpus

@@ -189,7 +189,7 @@ def test_that_adaptive_jobs_yield_to_rigid_ones_with_rigid_first(tmp_path: Path,
     else:
         assert a.finished_s < b.first_started_s
         assert policy.seen[60.0] == (4,)
-        assert policy.seen[120.0] == (2,), "what a holds; the rest is kept for b"
+        assert policy.seen[120.0] == (4,), "what is free may be lent until b can start"
 
 
 def test_that_a_large_rigid_job_starts_beside_adaptive_ones(tmp_path: Path) -> None:
@@ -210,27 +210,69 @@ def test_that_a_large_rigid_job_starts_beside_adaptive_ones(tmp_path: Path) -> N
     assert c is not None
     assert finished_s is not None
     assert finished_s < b < c
-    assert policy.seen[120.0] == (2,), "what is free is kept for b"
 
 
-def test_that_an_adaptive_job_beyond_its_limit_may_grow_on_gpus_that_a_large_job_waits_for(
-    tmp_path: Path,
-) -> None:
-    """Its user asked for two GPUs and 102 s, until 137; on one it takes 204 s. b waits for all four.
+def test_that_nothing_is_reserved_on_the_gpus_of_an_adaptive_job_beyond_its_limit(tmp_path: Path) -> None:
+    """a's user asked for two GPUs and 102 s, until 137; on one it takes 204 s. b waits for all four.
 
-    Up to then, b's turn comes when a has gone. Beyond it nobody knows when that is: a would come to its end
-    on one of four GPUs, the others idle.
+    Beyond that limit nobody knows when b's turn comes: c, which came later, starts on one of the idle GPUs.
     """
-    jobs = [made_job("a", num_replicas=2, batch_size=32), made_job("b", at_s=40, num_replicas=4)]
-    seed = next(seed for seed in range(100) if draw_adaptive(2, 0.5, seed=seed) == {0})
-    rules = dataclasses.replace(SLURM, adaptive_share=0.5, seed=seed)
+    jobs = [
+        made_job("a", num_replicas=2, batch_size=32),
+        made_job("b", at_s=40, num_replicas=4),
+        made_job("c", at_s=50, num_replicas=1),
+    ]
+    seed = next(seed for seed in range(100) if draw_adaptive(3, 0.3, seed=seed) == {0})
+    rules = dataclasses.replace(SLURM, adaptive_share=0.3, seed=seed)
     policy = Scripted(lambda now_s, jobs: {"a": ((0, 1),)})
     cluster = Cluster(num_nodes=1, interval_s=30)
-    a, b = run(tmp_path, policy, *jobs, cluster=cluster, rules=rules).jobs
-    assert (policy.seen[120.0], policy.seen[150.0]) == ((1,), (4,))
+    a, b, c = run(tmp_path, policy, *jobs, cluster=cluster, rules=rules).jobs
     assert a.finished_s is not None
     assert b.first_started_s is not None
-    assert 150 < a.finished_s < b.first_started_s
+    assert c.first_started_s is not None
+    assert 137 < c.first_started_s < a.finished_s < b.first_started_s
+
+
+@pytest.mark.parametrize("own", [1, 2, 3])
+def test_that_a_rigid_job_gets_what_an_adaptive_job_has_beyond_its_users_size(
+    tmp_path: Path, own: int
+) -> None:
+    """a has all four GPUs, where its user asked for `own`; b needs two."""
+    jobs = [made_job("a", num_replicas=own), made_job("b", at_s=100, num_replicas=2)]
+    seed = next(seed for seed in range(100) if draw_adaptive(2, 0.5, seed=seed) == {0})
+    rules = dataclasses.replace(SLURM, adaptive_share=0.5, seed=seed)
+    policy = Scripted(lambda now_s, jobs: {job.job.name: ((0, policy.seen[now_s][0]),) for job in jobs})
+    a, b = run(tmp_path, policy, *jobs, cluster=Cluster(num_nodes=1), rules=rules).jobs
+    assert a.finished_s is not None
+    assert b.first_started_s is not None
+    if own == 3:
+        assert policy.seen[120.0] == (4,)
+        assert b.first_started_s > a.finished_s
+    else:
+        assert policy.seen[120.0] == (2,), "a trains on with the rest"
+        assert b.first_started_s < a.finished_s
+
+
+def test_that_a_new_adaptive_job_waits_behind_a_rigid_one_also_where_a_running_one_would_shrink(
+    tmp_path: Path,
+) -> None:
+    """a has all four GPUs and keeps three of them. b waits for all. So c may not take what a lends."""
+    jobs = [made_job("a", num_replicas=3), made_job("b", at_s=70, num_replicas=4), made_job("c", at_s=80)]
+    seed = next(seed for seed in range(500) if draw_adaptive(3, 0.6, seed=seed) == {0, 2})
+    rules = dataclasses.replace(SLURM, adaptive_share=0.6, seed=seed)
+    asked: dict[float, set[str]] = {}
+
+    def share(now_s: float, jobs: Sequence[SimulatedJob]) -> Mapping[str, GpusByNode]:
+        asked[now_s] = {job.job.name for job in jobs}
+        gpus = policy.seen[now_s][0] // max(len(jobs), 1)
+        return {job.job.name: ((0, gpus),) for job in jobs} if gpus else {}
+
+    policy = Scripted(share)
+    _, b, c = run(tmp_path, policy, *jobs, cluster=Cluster(num_nodes=1), rules=rules).jobs
+    assert asked[120.0] == {"a"}
+    assert b.first_started_s is not None
+    assert c.first_started_s is not None
+    assert c.first_started_s > b.first_started_s
 
 
 def test_that_a_new_adaptive_job_starts_before_a_large_job_only_without_delaying_it(tmp_path: Path) -> None:
