@@ -28,6 +28,7 @@ from pollux_slurm.store.reporting.view_rows import (
     AccountUsage,
     Fairness,
     JobGoodput,
+    ListedJob,
     ReallocationEntry,
     RoundEntry,
 )
@@ -55,8 +56,17 @@ class Site:
         """Return the range that `since` and `until` name. Raises `UsageError`."""
         return parse_range(words.get("since") or default, words.get("until") or None, now=self.now)
 
-    def rows(self, kind: type[Any], range_: Range, **equal: str | None) -> tuple[Any, ...]:
-        found = self.reader.rows(kind, since=range_.since, until=range_.until, limit=MOST_ROWS, **equal)
+    def rows(
+        self, kind: type[Any], range_: Range, *, account: str | None = None, user_name: str | None = None
+    ) -> tuple[Any, ...]:
+        found = self.reader.rows(
+            kind,
+            since=range_.since,
+            until=range_.until,
+            account=account,
+            user_name=user_name,
+            limit=MOST_ROWS,
+        )
         if found.truncated:
             self.truncated.append(kind.VIEW)
         return tuple(found.rows)
@@ -163,7 +173,7 @@ def jobs(site: Site, words: Words) -> JobList:
     if re.fullmatch("[0-9]{1,6}", number) is None or int(number) == 0:
         raise UsageError(f"there is no page {number[:20]!r}")
     rows = site.rows(
-        JobGoodput, range_, account=words.get("account") or None, user_name=words.get("user") or None
+        ListedJob, range_, account=words.get("account") or None, user_name=words.get("user") or None
     )
     states = tuple(sorted({row.state for row in rows} | {words.get("state") or ""} - {""}))
     found = [
@@ -173,7 +183,9 @@ def jobs(site: Site, words: Words) -> JobList:
     ]
     found = in_order(sorted(found, key=lambda row: str(row.slurm_job_id)), column)
     page = min(int(number), max(-(-len(found) // PAGE_ROWS), 1))
-    part = jobs_part(found[(page - 1) * PAGE_ROWS : page * PAGE_ROWS], ordered=True)
+    shown = [row.job_id for row in found[(page - 1) * PAGE_ROWS : page * PAGE_ROWS]]
+    whole = {row.job_id: row for row in site.reader.rows(JobGoodput, job_ids=shown).rows}
+    part = jobs_part([whole[job_id] for job_id in shown if job_id in whole], ordered=True)
     document = _document(site, "Jobs", f"{plural(len(found), 'adaptive job')}, submitted from", range_, part)
     return JobList(document=document, total=len(found), page=page, states=states)
 
