@@ -8,7 +8,8 @@ TRACES is the folder of traces of the Pollux artifact; with --three-types (6 nod
 sia-simulator/workloads/philly of the public repository siasosp23/artifacts, which has no licence: read them
 from a clone. As there, steps take 1.8 times as long for cifar10 and 1.2 times for the others, and restarts
 take 15 to 250 s by application. Rounds take 360 s for Gavel's policies and Shockwave, 60 s for the others.
-`shockwave` plans as there. `pollux` has objective osdi21.
+`shockwave` plans as there. `pollux` has objective osdi21. `pollux-one-model` is Pollux as it ran there: it
+takes all GPUs for one type, and fits one model of a job to what it measured on any.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import cast
 
+from pollux_slurm.goodput import Observation
+from pollux_slurm.model import BatchChoice, Objective
 from pollux_slurm.simulator import (
     Application,
     Cluster,
@@ -30,13 +33,16 @@ from pollux_slurm.simulator import (
     simulate,
     slurm_rules,
 )
+from pollux_slurm.simulator.engine.cluster import SchedulingPolicy
+from pollux_slurm.simulator.engine.job import SimulatedJob
+from pollux_slurm.simulator.engine.measurements import Situation
 from pollux_slurm.simulator.inputs.step_times import Placement, StepTime
-from pollux_slurm.simulator.policies import ShockwavePolicy, make_policy
+from pollux_slurm.simulator.policies import PolluxPolicy, ShockwavePolicy, make_policy
 from pollux_slurm.simulator.results.summary import Summary, make_outcome
 
 # Average hours that its tables have.
 PUBLISHED = {"pollux": 2.0, "sia": 1.9, "gavel-sum": 4.3, "gavel-ftf": 5.4, "shockwave": 3.6}
-PUBLISHED_ON_THREE_TYPES = {"pollux": 1.0, "sia": 0.6, "gavel-sum": 1.9}
+PUBLISHED_ON_THREE_TYPES = {"pollux": 1.0, "pollux-one-model": 1.0, "sia": 0.6, "gavel-sum": 1.9}
 # Types as its traces name them. The T4 are its plain nodes.
 THREE_TYPES = (
     NodeGroup(num_nodes=6, gpus_per_node=4, gpu_type="t4"),
@@ -77,6 +83,17 @@ class Slowed:
         return StepTime(step_s=found.step_s * self._factor, sync_s=found.sync_s * self._factor)
 
 
+class OneModelPollux(PolluxPolicy):
+    """Pollux with one model of a job for all GPU types."""
+
+    def choose_batch(self, job: SimulatedJob) -> BatchChoice:
+        """Choose as without types; what a new job measures on one counts for all."""
+        if not job.measured.by_type:
+            of_all: dict[Situation, Observation] = {}
+            job.measured.by_type = {group.gpu_type: of_all for group in THREE_TYPES}
+        return super().choose_batch(job)
+
+
 def measure(traces: Path, workload: Path, policy: str, three_types: bool) -> tuple[Summary, float]:
     """Return the summary of one simulation, and the seconds that it took."""
     applications = {
@@ -86,11 +103,13 @@ def measure(traces: Path, workload: Path, policy: str, three_types: bool) -> tup
     jobs = read_workload(workload, applications)
     interval_s = 360.0 if policy == "shockwave" or policy.startswith("gavel") else 60.0
     cluster = Cluster(interval_s=interval_s, groups=THREE_TYPES if three_types else ())
-    made = (
-        ShockwavePolicy(as_in_sia=True)
-        if policy == "shockwave"
-        else make_policy(policy, objective="osdi21", declared=False)
-    )
+    made: SchedulingPolicy
+    if policy == "shockwave":
+        made = ShockwavePolicy(as_in_sia=True)
+    elif policy == "pollux-one-model":
+        made = OneModelPollux(Objective(name="osdi21"))
+    else:
+        made = make_policy(policy, objective="osdi21", declared=False)
     began = time.perf_counter()
     result = simulate(jobs, applications, made, cluster, rules=RULES)
     summary = make_outcome(result, policy=policy, objective=None, workload=workload.stem, wall_s=0.0).summary

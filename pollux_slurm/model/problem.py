@@ -169,6 +169,10 @@ class ProblemJob:
     promise: PromiseState | None = None
     promised_gpus: int = 0
 
+    def takes(self, num_gpus: int) -> tuple[int, int, int]:
+        """Return the GPUs, CPUs and MB of memory that `num_gpus` of its GPUs take of a node."""
+        return num_gpus, num_gpus * self.cpus_per_gpu, num_gpus * self.memory_per_gpu_mb
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objective:

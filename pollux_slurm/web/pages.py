@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -72,71 +72,64 @@ class Site:
         return tuple(found.rows)
 
 
-def cluster(site: Site, words: Words) -> Document:
-    """Return who held the GPUs over time, and how busy nodes were."""
-    range_ = site.range(words, "7d")
-    usage = site.rows(AccountUsage, range_)
-    held = site.reader.gpu_holders(range_.since, range_.until, most_jobs=MOST_JOBS)
-    note = ""
-    if held.truncated:
-        note = f" More than {MOST_JOBS} jobs are too many to be drawn one by one: choose a shorter time."
-    return _document(
-        site,
-        "GPUs over time",
-        f"GPU hours of adaptive jobs, and who held what when.{note}",
-        range_,
-        usage_part(usage, range_, by="account", title="Usage"),
-        *gpus_over_time_part(held, range_, by="account"),
-        nodes_part(site.reader.node_sums(range_.since, range_.until), range_),
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpanPage:
+    """A page about a range of time, which begins so long ago as `since` says unless the address names it."""
+
+    title: str
+    lead: str
+    since: str
+    parts: Callable[[Site, Range], Iterable[Part]]
+
+    def document(self, site: Site, words: Words) -> Document:
+        range_ = site.range(words, self.since)
+        return _document(site, self.title, self.lead, range_, *self.parts(site, range_))
 
 
-def rounds(site: Site, words: Words) -> Document:
-    """Return what rounds decided, and what they expected of it."""
-    range_ = site.range(words, "1d")
-    return _document(
-        site,
-        "Rounds",
-        "What each round of the daemon had, decided, and expected. A job's page says why it has its GPUs.",
-        range_,
-        rounds_part(site.rows(RoundEntry, range_), range_),
-    )
+def _usage(site: Site, range_: Range) -> Part:
+    return usage_part(site.rows(AccountUsage, range_), range_, by="account", title="Usage")
 
 
-def fairness(site: Site, words: Words) -> Document:
-    """Return what sharing cost the jobs, by account."""
-    range_ = site.range(words, "7d")
-    return _document(
-        site,
-        "Fairness",
-        "What sharing cost each job, against a fair share of the cluster of its own.",
-        range_,
-        fairness_part(site.rows(Fairness, range_), by="account"),
-    )
-
-
-def moves(site: Site, words: Words) -> Document:
-    """Return what reallocations cost and brought."""
-    range_ = site.range(words, "7d")
-    return _document(
-        site,
-        "Moves",
-        "Reallocations of running jobs: the standstill of each day by its parts, and the longest ones.",
-        range_,
-        moves_by_day_part(site.rows(ReallocationEntry, range_), range_),
-    )
-
-
-def accounts(site: Site, words: Words) -> Document:
-    """Return all accounts beside each other."""
-    range_ = site.range(words, "30d")
-    return _document(
-        site,
-        "Accounts",
-        "GPU hours of each account, and what was made of them.",
-        range_,
-        usage_part(site.rows(AccountUsage, range_), range_, by="account", title="Usage"),
-    )
+SPAN_PAGES = {
+    "cluster": SpanPage(
+        title="GPUs over time",
+        lead="GPU hours of adaptive jobs, and who held what when.",
+        since="7d",
+        parts=lambda site, range_: (
+            _usage(site, range_),
+            *gpus_over_time_part(
+                site.reader.gpu_holders(range_.since, range_.until, most_jobs=MOST_JOBS), range_, by="account"
+            ),
+            nodes_part(site.reader.node_sums(range_.since, range_.until), range_),
+        ),
+    ),
+    "rounds": SpanPage(
+        title="Rounds",
+        lead="What each round of the daemon had, decided, and expected. "
+        "A job's page says why it has its GPUs.",
+        since="1d",
+        parts=lambda site, range_: [rounds_part(site.rows(RoundEntry, range_), range_)],
+    ),
+    "fairness": SpanPage(
+        title="Fairness",
+        lead="What sharing cost each job, against a fair share of the cluster of its own.",
+        since="7d",
+        parts=lambda site, range_: [fairness_part(site.rows(Fairness, range_), by="account")],
+    ),
+    "moves": SpanPage(
+        title="Moves",
+        lead="Reallocations of running jobs: the standstill of each day by its parts, and the longest ones.",
+        since="7d",
+        parts=lambda site, range_: [moves_by_day_part(site.rows(ReallocationEntry, range_), range_)],
+    ),
+    "accounts": SpanPage(
+        title="Accounts",
+        lead="GPU hours of each account, and what was made of them.",
+        since="30d",
+        parts=lambda site, range_: [_usage(site, range_)],
+    ),
+}
+"""Pages of the whole cluster, by address."""
 
 
 def account(site: Site, words: Words, name: str) -> Document:

@@ -29,6 +29,8 @@ REFERENCE_TYPE = "v100"
 _TRAINING_S = 3600.0
 # Nodes without a common server, by which the table has further rates of jobs over several GPUs.
 _APART = "_unconsolidated"
+# The sizes of jobs where several GPUs are allowed, and the parts of them up to each.
+_SIZES = ((0.7, 1), (0.8, 2), (0.95, 4), (1.0, 8))
 # Any statistics do: the batch is fixed.
 _STATISTICS = GradientStatistics(sqr=1.0, var=1.0)
 
@@ -60,13 +62,14 @@ class RateApplication:
     def step_time(self, placement: Placement, atomic_batch_size: int, gpu_type: str = "") -> StepTime:
         """Return the time of a step; between measured numbers of GPUs, that of the lower one.
 
-        Raises `TraceError` for more GPUs than were measured.
+        Raises `TraceError` for more GPUs than were measured, and where the rate is 0.
         """
         by_gpus = self._rates[gpu_type if gpu_type in self._rates else self._reference]
         num_gpus = sum(placement)
-        if num_gpus > self.most_gpus:
+        rate = by_gpus[max(n for n in by_gpus if n <= num_gpus)] if num_gpus <= self.most_gpus else 0.0
+        if rate == 0:
             raise TraceError(f"{self.name}: no rate on {num_gpus} GPUs")
-        return StepTime(step_s=1.0 / by_gpus[max(n for n in by_gpus if n <= num_gpus)], sync_s=0.0)
+        return StepTime(step_s=1.0 / rate, sync_s=0.0)
 
     def placements(
         self, num_gpus: int, num_nodes: int, gpus_per_node: int, gpu_type: str = ""
@@ -105,36 +108,43 @@ def is_rate_table(file: Path) -> bool:
     return isinstance(document, dict) and REFERENCE_TYPE in document
 
 
-def read_rate_table(file: Path) -> dict[str, RateApplication]:
+def read_rate_table(file: Path, *, most_gpus: int = 1) -> dict[str, RateApplication]:
     """Return the models of a table in Gavel's form by name, as far as they run on one GPU of each type.
 
-    Those without a batch size in their names are the last, as in Gavel's list of jobs. Raises `TraceError`.
+    They have their rates on up to `most_gpus`. Those without a batch size in their names are the last, as in
+    Gavel's list of jobs. Raises `TraceError`.
     """
     if not is_rate_table(file):
         raise TraceError(f"{file}: expected rates by GPU type in JSON, among them {REFERENCE_TYPE}")
     document = parse_json(file.read_text(encoding="utf-8"))
-    tables = {kind: _alone(file, table) for kind, table in document.items() if not kind.endswith(_APART)}
-    names = [name for name in tables[REFERENCE_TYPE] if all(name in table for table in tables.values())]
+    tables = {
+        kind: _alone(file, table, most_gpus) for kind, table in document.items() if not kind.endswith(_APART)
+    }
+    names = [
+        name
+        for name in tables[REFERENCE_TYPE]
+        if all(table.get(name, {}).get(1) for table in tables.values())
+    ]
     if not names:
         raise TraceError(f"{file}: no model has a rate on one GPU of each type")
     names.sort(key=lambda name: "batch size" not in name)
     return {
         name: RateApplication(
-            name, {kind: {1: table[name]} for kind, table in tables.items()}, reference=REFERENCE_TYPE
+            name, {kind: table[name] for kind, table in tables.items()}, reference=REFERENCE_TYPE
         )
         for name in names
     }
 
 
-def _alone(file: Path, table: Any) -> dict[str, float]:
-    """Return the rates of models alone on one GPU, those above 0."""
-    found: dict[str, float] = {}
+def _alone(file: Path, table: Any, most_gpus: int) -> dict[str, dict[int, float]]:
+    """Return the rates of models alone by number of GPUs; 0 where the memory is too small."""
+    found: dict[str, dict[int, float]] = {}
     try:
         for key, rates in table.items():
             name, num_gpus = ast.literal_eval(key)
             rate = float(rates["null"])
-            if num_gpus == 1 and math.isfinite(rate) and rate > 0:
-                found[str(name)] = rate
+            if num_gpus <= most_gpus and math.isfinite(rate) and rate >= 0:
+                found.setdefault(str(name), {})[int(num_gpus)] = rate
     except (AttributeError, KeyError, SyntaxError, TypeError, ValueError):
         raise TraceError(f'{file}: expected {{TYPE: {{"(MODEL, GPUS)": {{"null": RATE}}}}}}') from None
     return found
@@ -169,28 +179,35 @@ def read_pair_rates(file: Path) -> dict[tuple[str, str, str, int], tuple[float, 
 def generate_gavel_workload(
     applications: Mapping[str, RateApplication], *, jobs_per_hour: float, num_jobs: int, seed: int
 ) -> tuple[WorkloadJob, ...]:
-    """Return the jobs of Gavel's continuous trace of one-GPU jobs, those of its artifact for the same seed.
+    """Return the jobs of Gavel's traces, those of its artifact for the same seed. Raises `UsageError`.
 
-    Arrivals are a Poisson process, the first at 0. On a V100, four jobs of five take 10^1.5 to 10^3 minutes,
-    the others 10^3 to 10^4, log-uniformly. Models are drawn uniformly. Raises `UsageError`.
+    Arrivals are a Poisson process, the first at 0; with infinitely many `jobs_per_hour`, all come at 0. On
+    V100, four jobs of five take 10^1.5 to 10^3 minutes, the others 10^3 to 10^4, log-uniformly. Models are
+    drawn uniformly. If they have rates on several GPUs, three of ten jobs have 2, 4 or 8, else all have one.
     """
-    if not (math.isfinite(jobs_per_hour) and jobs_per_hour > 0 and num_jobs >= 1):
+    if not (jobs_per_hour > 0 and num_jobs >= 1):
         raise UsageError(f"a trace has jobs, and a rate above 0, not {num_jobs} and {jobs_per_hour:g}")
     kinds, arrivals = random.Random(seed + 2), random.Random(seed + 3)
+    several = max(application.most_gpus for application in applications.values())
     names, jobs, at_s = list(applications), [], 0.0
     for index in range(num_jobs):
-        kinds.random()  # the number of GPUs, which is one in this trace
+        drawn = kinds.random()
+        num_gpus = min(next(size for most, size in _SIZES if drawn < most), several)
         low, high = (3.0, 4.0) if kinds.random() >= 0.8 else (1.5, 3.0)
         minutes = 10 ** kinds.uniform(low, high)
         name = kinds.choice(names)
+        while applications[name].most_gpus < num_gpus:
+            name = kinds.choice(names)
+        application = applications[name]
+        alone, own = (application.step_time((gpus,), 1).step_s for gpus in (1, num_gpus))
         jobs.append(
             WorkloadJob(
                 name=f"job-{index}",
                 submitted_s=at_s,
                 application=name,
-                num_replicas=1,
-                batch_size=applications[name].initial_batch_size,
-                work=minutes / 60,
+                num_replicas=num_gpus,
+                batch_size=application.initial_batch_size,
+                work=minutes / 60 * alone / own,
             )
         )
         at_s -= math.log(1.0 - arrivals.random()) * 3600 / jobs_per_hour

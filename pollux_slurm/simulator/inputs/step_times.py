@@ -52,6 +52,8 @@ class MeasuredStepTimes:
     def __init__(self, name: str, measured: dict[Placement, _Table], scalability: Path) -> None:
         self._name, self._measured, self._scalability = name, measured, scalability
         self._most_a_node = max(map(max, measured))
+        # Local batch sizes of all placements, the largest first.
+        self._sizes = sorted({int(size) for sizes, _ in measured.values() for size in sizes}, reverse=True)
         self._found: dict[tuple[Placement, int], StepTime] = {}
 
     @classmethod
@@ -91,15 +93,17 @@ class MeasuredStepTimes:
 
         On a measured placement, it is interpolated between the measured batch sizes; on others, over (nodes,
         replicas, local batch size). A node with more GPUs than any trace has is treated as several nodes of
-        the largest measured size.
+        the largest measured size. A batch above those measured there, but not above all, computes as long as
+        the largest of them in proportion: traces may end at the largest global batch, not at the memory.
         """
         key = (placement, atomic_batch_size)
         found = self._found.get(key)
         if found is None:
-            found = self._measured_step_time(placement, atomic_batch_size)
-            if found is None and max(placement) > self._most_a_node:
-                cut = tuple(part for gpus in placement for part in _cut(gpus, self._most_a_node))
-                found = self._measured_step_time(cut, atomic_batch_size)
+            ways = [placement]
+            if max(placement) > self._most_a_node:
+                ways.append(tuple(part for gpus in placement for part in _cut(gpus, self._most_a_node)))
+            for read in (self._measured_step_time, self._proportional_step_time):
+                found = found or next(filter(None, (read(way, atomic_batch_size) for way in ways)), None)
             if found is None:
                 raise TraceError(
                     f"{self._name}: the traces have no step time on {'+'.join(map(str, placement))} GPUs "
@@ -107,6 +111,18 @@ class MeasuredStepTimes:
                 )
             self._found[key] = found
         return found
+
+    def _proportional_step_time(self, placement: Placement, atomic_batch_size: int) -> StepTime | None:
+        """Return the time of the largest batch size measured there, its computation in proportion."""
+        if atomic_batch_size > self._sizes[0]:
+            return None
+        for size in self._sizes:
+            if size < atomic_batch_size:
+                smaller = self._measured_step_time(placement, size)
+                if smaller is not None:
+                    micro_batch_s = smaller.micro_batch_s * atomic_batch_size / size
+                    return StepTime(step_s=smaller.sync_s + micro_batch_s, sync_s=smaller.sync_s)
+        return None
 
     def _measured_step_time(self, placement: Placement, atomic_batch_size: int) -> StepTime | None:
         normal = _normal(placement)

@@ -199,7 +199,7 @@ def test_that_a_job_that_was_left_while_it_was_read_ends_nothing(url: str) -> No
         await until(pilot, lambda: not screen.is_attached)
         screen.show(screen._story)
         screen.show(StoreUnavailable("it is away"))
-        not_there_yet = JobScreen("2", app._clock, is_ascii=False)
+        not_there_yet = JobScreen("2", is_ascii=False)
         not_there_yet.show(screen._story)
 
     played(app, play)

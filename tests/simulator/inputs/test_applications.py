@@ -48,6 +48,22 @@ def test_that_step_times_are_linear_between_measured_sizes(tmp_path: Path) -> No
         assert time.sync_s == np.interp(size, [2, 8, 16], [0.1, 0.2, 0.3])
 
 
+def test_that_a_batch_above_those_measured_there_takes_longer_in_proportion(tmp_path: Path) -> None:
+    """At most 8 were measured on 1 + 3 GPUs, and on 16 nodes: 12 compute 1.5 times as long as 8."""
+    folder = write_traces(tmp_path / "made")
+    for name, old, new in (("placements", "13,16", "13,8"), ("scalability", "16,64,16", "16,64,8")):
+        file = folder / f"{name}.csv"
+        file.write_text(file.read_text().replace(old, new))
+    made = read_application(folder)
+    for placement, sync_s, micro_batch_s in (((3, 1), 0.1, 0.4), ((4,) * 16, 0.05, 1.55)):
+        for size, factor in ((8, 1.0), (12, 1.5), (16, 2.0)):
+            time = made.step_time(placement, size)
+            assert (time.sync_s, time.micro_batch_s) == pytest.approx((sync_s, factor * micro_batch_s))
+    assert made.step_time((2, 2), 16).step_s == 0.5, "measured there"
+    with pytest.raises(TraceError, match=r"no step time on 1\+3 GPUs with 17 examples"):
+        made.step_time((1, 3), 17)
+
+
 def test_that_what_was_never_measured_is_refused(tmp_path: Path) -> None:
     made = made_application(tmp_path)
     with pytest.raises(TraceError, match="no step time on 2 GPUs with 17 examples"):
