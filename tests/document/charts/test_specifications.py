@@ -68,6 +68,11 @@ def test_that_a_line_breaks_at_its_gaps_and_a_lone_point_is_seen() -> None:
     ]
 
 
+def test_that_numbers_that_json_does_not_have_are_null() -> None:
+    endless = Series(label="a", points=((at(0), 1.0),), ranges=((-math.inf, math.inf),))
+    assert [(row["low"], row["high"]) for row in rows(lines(endless)) if "low" in row] == [(None, None)]
+
+
 def test_that_a_line_of_steps_is_one_and_an_area_is_not_stacked() -> None:
     chart = lines(Series(label="a", points=((at(0), 1.0), (at(9), 2.0)), step=True, filled=True))
     text = specification(chart)
