@@ -40,6 +40,7 @@ from pollux_slurm.store.contract.interface import Store  # noqa: E402
 POLLUX = (sys.executable, "-m", "pollux_slurm")
 WEB_PORT = 8299
 DEMO_LIMIT_S = 900.0
+SERVER_LIMIT_S = 120.0
 
 
 def main() -> None:
@@ -170,12 +171,17 @@ def opened_browser() -> Iterator[Any]:
 
 def photograph(browser: Any, address: str, file: Path, *, height: int) -> None:
     """Write the top `height` pixels of a page, 1,100 wide, as it is after its scripts have drawn."""
+    from playwright.sync_api import Error
+
     page = browser.new_page(viewport={"width": 1100, "height": height})
-    for _ in range(60):
+    deadline = time.monotonic() + SERVER_LIMIT_S
+    while True:
         try:
             page.goto(address)
             break
-        except Exception:  # a server that does not listen yet
+        except Error:  # a server that does not listen yet
+            if time.monotonic() > deadline:
+                raise
             time.sleep(0.5)
     page.wait_for_timeout(3000)
     page.screenshot(path=str(file))

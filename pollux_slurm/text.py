@@ -11,8 +11,9 @@ from __future__ import annotations
 import logging
 import math
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import datetime, timezone
+from itertools import islice
 from types import TracebackType
 
 UNKNOWN = "–"
@@ -143,6 +144,16 @@ def plural(number: int, one: str, several: str | None = None) -> str:
     return f"{number:,} {one if number == 1 else several or one + 's'}"
 
 
+def some_of(words: Collection[str], most: int) -> str:
+    """Return words as a list: the first `most`, and how many more there are.
+
+    >>> [some_of(["n1", "n2", "n3"][:number], 2) for number in (0, 2, 3)]
+    ['none', 'n1, n2', 'n1, n2 and 1 more']
+    """
+    more = f" and {len(words) - most} more" if len(words) > most else ""
+    return (", ".join(islice(words, most)) or "none") + more
+
+
 def _three_digits(value: float) -> str:
     return _with_minus(f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}")
 
@@ -197,7 +208,7 @@ class LineFormatter(logging.Formatter):
         return "\n".join(f"  {shown(line)}" for line in super().formatException(ei).splitlines())
 
 
-def log_lines(lines: str = "pollux: %(message)s") -> None:
-    """Write each warning that no other handler takes as one line to stderr, in the form `lines`."""
+def log_lines() -> None:
+    """Write each warning that no other handler takes as one line to stderr."""
     if logging.lastResort is not None:
-        logging.lastResort.setFormatter(LineFormatter(lines))
+        logging.lastResort.setFormatter(LineFormatter("pollux: %(message)s"))

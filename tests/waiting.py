@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from pollux_slurm.errors import SlurmError
@@ -61,3 +62,11 @@ def cancel_all(slurm: SlurmClient, job_ids: Iterable[str]) -> None:
         what="the cancelled jobs to end",
         every_s=0.05,
     )
+
+
+def is_gone(pid: int) -> bool:
+    """Tell whether a process has ended: it does not exist, or is a zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except OSError:
+        return True

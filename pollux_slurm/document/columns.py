@@ -10,6 +10,7 @@ import enum
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from datetime import date, datetime
+from operator import attrgetter, itemgetter
 from typing import Any, Literal
 
 from pollux_slurm.text import (
@@ -74,10 +75,13 @@ class Column:
 
     def of(self, record: Any) -> Value:
         """Return the value of a record."""
+        return self.getter(record)(record)
+
+    def getter(self, record: Any) -> Callable[[Any], Value]:
+        """Return what gives the value of any record of the kind of this one."""
         if self.value is not None:
-            return self.value(record)
-        found: Value = record[self.key] if isinstance(record, Mapping) else getattr(record, self.key)
-        return found
+            return self.value
+        return itemgetter(self.key) if isinstance(record, Mapping) else attrgetter(self.key)
 
     def text_of(self, value: Value) -> str:
         """Return a value of the column as people read it."""
@@ -128,12 +132,14 @@ def table_of(
     note: str = "",
     keep: Literal["first", "last", "spread"] = "first",
 ) -> Data:
-    """Return a table with a row for each record."""
+    """Return a table with a row for each record, all of one kind."""
+    found = tuple(records)
+    values = (map(column.getter(found[0]), found) for column in columns if found)
     return Data(
         key=key,
         title=title,
         columns=tuple(columns),
-        rows=tuple(tuple(column.of(record) for column in columns) for record in records),
+        rows=tuple(zip(*values, strict=True)),
         note=note,
         keep=keep,
     )

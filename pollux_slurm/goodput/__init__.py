@@ -21,7 +21,7 @@ from pollux_slurm.goodput.efficiency import (
 )
 from pollux_slurm.goodput.expected_length import expected_progress
 from pollux_slurm.goodput.fit import FitResult, fit_throughput
-from pollux_slurm.goodput.observation import Observation
+from pollux_slurm.goodput.observation import Observation, lasts_s
 from pollux_slurm.goodput.taught_model import agrees, taught_model, training_course
 from pollux_slurm.goodput.throughput_model import gradient_time_s, iteration_time_s, sync_time_s
 
@@ -46,6 +46,7 @@ __all__ = [
     "goodput_table",
     "gradient_time_s",
     "iteration_time_s",
+    "lasts_s",
     "noise_scale",
     "sync_time_s",
     "taught_model",

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pollux_slurm.goodput.batch_search import SHORTEST_STEP_S
+from pollux_slurm.goodput.batch_search import GEOMETRIC, SHORTEST_STEP_S
 from pollux_slurm.goodput.efficiency import conservative_statistics, efficiency
 from pollux_slurm.goodput.throughput_model import iteration_time_s
 from pollux_slurm.model import (
@@ -112,8 +112,8 @@ class BatchChooser:
         )
 
 
-def geometric_batches(limits: BatchLimits, num_gpus: int, num_batches: int = 50) -> BatchChoices:
-    """Return the distinct batches among `num_batches` geometrically spaced ones, as the artifact tries them.
+def geometric_batches(limits: BatchLimits, num_gpus: int) -> BatchChoices:
+    """Return the distinct batches among `GEOMETRIC` geometrically spaced ones, as the artifact tries them.
 
     M runs from max(M0, m_min·K) to M_max. P is the fewest micro-batches into which M/K examples fit, at least
     two for one replica with M > M0, and m = ⌈M/(K·P)⌉ within its bounds. A fixed batch: M0 alone.
@@ -126,7 +126,7 @@ def geometric_batches(limits: BatchLimits, num_gpus: int, num_batches: int = 50)
         return BatchChoices()
     largest = limits.max_atomic or limits.max_batch_size
     found: dict[tuple[int, int], None] = {}
-    for part in np.linspace(0.0, 1.0, num_batches).tolist():
+    for part in np.linspace(0.0, 1.0, GEOMETRIC).tolist():
         local: float = first * (limits.max_batch_size / first) ** part / num_gpus
         micro_batches = max(math.ceil(local / largest - 1e-8), 1) if limits.accumulation else 1
         if num_gpus == 1 and local > limits.initial_batch_size + 1e-8:

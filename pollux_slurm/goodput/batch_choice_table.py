@@ -28,18 +28,11 @@ _SPARE_MODELS = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class GoodputTable:
+class GoodputTable(Best):
     """The best batch of each job in each configuration: arrays of shape `(J, C)`.
 
-    `goodput` is 0 where no batch is allowed, the entry was masked out, or the job has no throughput model.
+    `goodput` is also 0 where the entry was masked out, or the job has no throughput model.
     """
-
-    goodput: FloatArray
-    step_time_s: FloatArray
-    efficiency: FloatArray
-    global_batch_size: IntArray
-    atomic_batch_size: IntArray
-    accumulation_steps: IntArray
 
     def estimate(self, job: int, configuration: int) -> GoodputEstimate | None:
         """Return the entry of job `job` in configuration `configuration`, None where its goodput is 0."""

@@ -37,6 +37,8 @@ BoolArray = npt.NDArray[np.bool_]
 # that a hostile report (M_max of 1e9, m ≤ 1) can cause.
 MAX_MICRO_BATCHES = 256
 SHORTEST_STEP_S = 1e-12
+GEOMETRIC = 50
+"""How many batches the artifact tries."""
 # How many choices are compared at once: this bounds the memory and fits into a processor's cache.
 _CHOICES_PER_PART = 16_384
 # So few pairs are searched at once, whatever the number of their choices.
@@ -67,7 +69,7 @@ class Pairs:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Best:
-    """The best batches of B pairs. `goodput`, M and m are 0 where the configuration allows no batch."""
+    """The best batches of B pairs, in arrays of one shape. All are 0 where no batch is allowed."""
 
     goodput: FloatArray
     step_time_s: FloatArray
@@ -148,8 +150,8 @@ def _search(pairs: Pairs) -> Best:
     )
 
 
-def search_geometric(pairs: Pairs, num_batches: int = 50) -> Best:
-    """Return the best of `num_batches` geometrically spaced batches for each pair, as the artifact does.
+def search_geometric(pairs: Pairs) -> Best:
+    """Return the best of `GEOMETRIC` geometrically spaced batches for each pair, as the artifact does.
 
     M runs from max(M0, m_min·K) to M_max. P is the fewest micro-batches into which M/K examples fit, at least
     two for one replica with M > M0, and m = ⌈M/(K·P)⌉ within its bounds. A fixed batch: as `search`.
@@ -158,7 +160,7 @@ def search_geometric(pairs: Pairs, num_batches: int = 50) -> Best:
     if not adaptive.all():
         best, rows = search(pairs), np.flatnonzero(adaptive)
         if len(rows):
-            found = search_geometric(pairs.take(rows), num_batches)
+            found = search_geometric(pairs.take(rows))
             for name in Best.__dataclass_fields__:
                 getattr(best, name)[rows] = getattr(found, name)
         return best
@@ -168,7 +170,7 @@ def search_geometric(pairs: Pairs, num_batches: int = 50) -> Best:
     accumulation = max_micro_batches > 1
     largest = np.where(max_atomic < np.inf, max_atomic, most)
     first = np.maximum(initial, min_atomic * gpus)
-    local = first * (most / first) ** np.linspace(0.0, 1.0, num_batches) / gpus
+    local = first * (most / first) ** np.linspace(0.0, 1.0, GEOMETRIC) / gpus
     micro_batches = np.where(accumulation, np.maximum(np.ceil(local / largest - 1e-8), 1.0), 1.0)
     alone = (gpus == 1) & (local > initial + 1e-8)
     if alone.any():

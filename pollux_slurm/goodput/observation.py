@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+# For each minute that it spans, a measurement lasts so many times what a start costs, at least ten minutes.
+_LASTS_STARTS = 10
+_LASTS_S = 600.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
@@ -24,3 +28,12 @@ class Observation:
     weight: float = 1.0
     confirmed: bool = True
     expired: bool = False
+
+
+def lasts_s(spans_s: float, *, start_s: float) -> float:
+    """Return the seconds after which a measurement expires that spans `spans_s` seconds.
+
+    `start_s` is what a start of the job costs. Less than a minute counts as one. What spans all that is kept
+    of a size does not expire.
+    """
+    return max(_LASTS_S, _LASTS_STARTS * start_s) * max(spans_s / 60.0, 1.0)

@@ -15,6 +15,7 @@ from pollux_slurm.now.known_jobs import describe_unknown_job
 from pollux_slurm.now.present_state import missing_reports
 from pollux_slurm.now.slurm_reading import read_slurm
 from pollux_slurm.store.contract.interface import DecidedJob, DecisionRecord
+from pollux_slurm.text import some_of
 
 if TYPE_CHECKING:
     from pollux_slurm.config import Config
@@ -178,8 +179,8 @@ def explain_problem(problem: Problem, job_id: str) -> Explained:
 
     asked = next((job for job in problem.jobs if job.job_id == job_id), None)
     if asked is None:
-        some = ", ".join(job.job_id for job in problem.jobs[:10]) + (", ..." if problem.jobs[10:] else "")
-        raise UsageError(f"the problem has no job {job_id!r}; it has {some or 'none'}")
+        known = some_of([job.job_id for job in problem.jobs], 10)
+        raise UsageError(f"the problem has no job {job_id!r}; it has {known}")
     decision = decide(problem)
     job = next(one for one in decision.jobs if one.job_id == job_id)
     excluded = dict(decision.excluded).get(job_id)

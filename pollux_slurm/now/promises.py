@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 
 from pollux_slurm.errors import UnknownJobError
@@ -11,6 +10,8 @@ from pollux_slurm.model import JobState, PromiseState
 from pollux_slurm.now.daemon_text import daemon_absence_text
 from pollux_slurm.store.contract.interface import JobRecord, PromiseRecord, Store
 from pollux_slurm.text import UNKNOWN, duration_text, moment_text, plural
+
+_ANSWER_S = 30.0
 
 
 def promise_text(by: datetime, promise: PromiseRecord | None) -> str:
@@ -71,19 +72,12 @@ def _outcome(record: JobRecord) -> str | None:
     return "in time" if finished_at <= by else "too late"
 
 
-def wait_for_answer(
-    store: Store,
-    job_id: str,
-    *,
-    timeout_s: float = 30.0,
-    clock: Callable[[], float] = time.monotonic,
-    pause: Callable[[float], None] = time.sleep,
-) -> str | None:
-    """Return the daemon's answer to a new job with a moment, None where none comes in time.
+def wait_for_answer(store: Store, job_id: str) -> str | None:
+    """Return the daemon's answer to a new job with a moment, None where none comes within 30 s.
 
     Where no daemon runs, it does not wait.
     """
-    ends_s = clock() + timeout_s
+    ends_s = time.monotonic() + _ANSWER_S
     while True:
         try:
             record = store.jobs.get(job_id)
@@ -92,6 +86,6 @@ def wait_for_answer(
         if record is not None and record.promise is not None and record.terms.finish_by is not None:
             return promise_text(record.terms.finish_by, record.promise)
         now = datetime.now(timezone.utc)
-        if clock() >= ends_s or daemon_absence_text(store.lease.daemon_status(), now) is not None:
+        if time.monotonic() >= ends_s or daemon_absence_text(store.lease.daemon_status(), now) is not None:
             return None
-        pause(0.5)
+        time.sleep(0.5)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from pollux_slurm.rehearsal.findings import VARIABLES, Finding, Level
 from pollux_slurm.rehearsal.runs.script_run import Event, ScriptRun
+from pollux_slurm.text import some_of
 
 _MOST_NAMED = 4
 
@@ -25,14 +26,13 @@ def unsynchronized_sums(runs: Sequence[ScriptRun]) -> Iterator[Finding]:
             if shares:
                 variable = event["variable"]
                 loader = event["loader"] if variable is None else f"`{variable}`"
-                text = ", ".join(f"`{name}` ({words})" for name, words in list(shares.items())[:_MOST_NAMED])
-                more = f" and {len(shares) - _MOST_NAMED} more" * (len(shares) > _MOST_NAMED)
+                text = some_of([f"`{name}` ({words})" for name, words in shares.items()], _MOST_NAMED)
                 yield Finding(
                     level=Level.LOOK,
                     kind="unshared_sums",
                     text=f"After the loop over {loader}, in which nothing is trained, each of "
                     f"{run.num_processes} processes has sums over its own share of the data, which are "
-                    f"never combined: {text}{more}. What is printed, saved or decided by them covers only "
+                    f"never combined: {text}. What is printed, saved or decided by them covers only "
                     "a part of the data, and differs between the processes.",
                     cure="Use a pollux_slurm.torch.Accumulator, and read it inside of synchronized(). Or "
                     "loop over an ordinary DataLoader, which gives each process all of the data.",

@@ -23,6 +23,7 @@ from pollux_slurm.store.reporting.view_rows import (
     RoundEntry,
     UserUsage,
 )
+from pollux_slurm.text import some_of
 
 _Row = TypeVar("_Row")
 # A job that reports every 30 s for a week: no plot needs more, and a longer one is averaged.
@@ -31,9 +32,16 @@ _NAMES_SHOWN = 10
 
 
 def read_job(
-    reports: ViewReader, slurm_job_id: str, range_: Range | None = None, *, told: Told | None = None
+    reports: ViewReader,
+    slurm_job_id: str,
+    range_: Range | None = None,
+    *,
+    told: Told | None = None,
+    most_samples: int = MOST_SAMPLES,
 ) -> JobHistory:
     """Return the history of a job, what happened within `range_` where it is given; accuracy by whole days.
+
+    More than `most_samples` are averaged.
 
     Raises `UnknownJobError` for a job that the store does not know, or that this login may not see.
     """
@@ -45,7 +53,7 @@ def read_job(
         ModelAccuracy, since=since, until=until, slurm_job_id=slurm_job_id, limit=MOST_ROWS
     ).rows
     fairness = reports.rows(Fairness, slurm_job_id=slurm_job_id).rows
-    samples = reports.samples(slurm_job_id, max_points=MOST_SAMPLES)
+    samples = reports.samples(slurm_job_id, max_points=most_samples)
     if range_ is not None:
         # An allocation interval that began earlier counts for its part within the range; an open one lasts.
         samples = tuple(one for one in samples if range_.since <= one.at < range_.until)
@@ -114,8 +122,7 @@ def _known_names(wanted: str, names: Sequence[str]) -> str:
         return "no account has any"
     similar = difflib.get_close_matches(wanted, names, n=1)
     meant = f"did you mean {similar[0]}? " if similar else ""
-    more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
-    return f"{meant}accounts with usage in it: {', '.join(names[:_NAMES_SHOWN])}{more}"
+    return f"{meant}accounts with usage in it: {some_of(names, _NAMES_SHOWN)}"
 
 
 def _gpu_use(reports: ViewReader, range_: Range) -> GpuUse | None:

@@ -73,8 +73,8 @@ def make_app(
     """Return the application behind its guard; `connections` are those of its server, if it has one."""
     pictures = asyncio.Semaphore(1)
 
-    def documents(make: Callable[[pages.Site, pages.Words], Document]) -> Callable[[Request], Response]:
-        return lambda request: _page(request, make(source.site(), request.query_params))
+    def of_span(page: pages.SpanPage) -> Callable[[Request], Response]:
+        return lambda request: _page(request, page.document(source.site(), request.query_params))
 
     def now(request: Request) -> Response:
         picture = source.picture()
@@ -97,19 +97,12 @@ def make_app(
     def account(request: Request) -> Response:
         return _page(request, pages.account(source.site(), request.query_params, request.path_params["name"]))
 
-    plain = {
-        "cluster": pages.cluster,
-        "rounds": pages.rounds,
-        "fairness": pages.fairness,
-        "moves": pages.moves,
-        "accounts": pages.accounts,
-    }
     routes = [
         Route("/", _guarded(now, pictures)),
         Route("/jobs", _guarded(job_list, pictures)),
         Route("/jobs/{number}", _guarded(job, pictures)),
         Route("/accounts/{name:path}", _guarded(account, pictures, ranges=RANGES)),
-        *(Route(f"/{path}", _guarded(documents(make), pictures)) for path, make in plain.items()),
+        *(Route(f"/{path}", _guarded(of_span(page), pictures)) for path, page in pages.SPAN_PAGES.items()),
         Route("/static/{name}", _static),
     ]
     pages_app = Starlette(routes=routes, exception_handlers={404: _not_found})

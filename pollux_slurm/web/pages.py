@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -28,6 +28,7 @@ from pollux_slurm.store.reporting.view_rows import (
     AccountUsage,
     Fairness,
     JobGoodput,
+    ListedJob,
     ReallocationEntry,
     RoundEntry,
 )
@@ -55,78 +56,80 @@ class Site:
         """Return the range that `since` and `until` name. Raises `UsageError`."""
         return parse_range(words.get("since") or default, words.get("until") or None, now=self.now)
 
-    def rows(self, kind: type[Any], range_: Range, **equal: str | None) -> tuple[Any, ...]:
-        found = self.reader.rows(kind, since=range_.since, until=range_.until, limit=MOST_ROWS, **equal)
+    def rows(
+        self, kind: type[Any], range_: Range, *, account: str | None = None, user_name: str | None = None
+    ) -> tuple[Any, ...]:
+        found = self.reader.rows(
+            kind,
+            since=range_.since,
+            until=range_.until,
+            account=account,
+            user_name=user_name,
+            limit=MOST_ROWS,
+        )
         if found.truncated:
             self.truncated.append(kind.VIEW)
         return tuple(found.rows)
 
 
-def cluster(site: Site, words: Words) -> Document:
-    """Return who held the GPUs over time, and how busy nodes were."""
-    range_ = site.range(words, "7d")
-    usage = site.rows(AccountUsage, range_)
-    held = site.reader.gpu_holders(range_.since, range_.until, most_jobs=MOST_JOBS)
-    note = ""
-    if held.truncated:
-        note = f" More than {MOST_JOBS} jobs are too many to be drawn one by one: choose a shorter time."
-    return _document(
-        site,
-        "GPUs over time",
-        f"GPU hours of adaptive jobs, and who held what when.{note}",
-        range_,
-        usage_part(usage, range_, by="account", title="Usage"),
-        *gpus_over_time_part(held, range_, by="account"),
-        nodes_part(site.reader.node_sums(range_.since, range_.until), range_),
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpanPage:
+    """A page about a range of time, which begins so long ago as `since` says unless the address names it."""
+
+    title: str
+    lead: str
+    since: str
+    parts: Callable[[Site, Range], Iterable[Part]]
+
+    def document(self, site: Site, words: Words) -> Document:
+        range_ = site.range(words, self.since)
+        return _document(site, self.title, self.lead, range_, *self.parts(site, range_))
 
 
-def rounds(site: Site, words: Words) -> Document:
-    """Return what rounds decided, and what they expected of it."""
-    range_ = site.range(words, "1d")
-    return _document(
-        site,
-        "Rounds",
-        "What each round of the daemon had, decided, and expected. A job's page says why it has its GPUs.",
-        range_,
-        rounds_part(site.rows(RoundEntry, range_), range_),
-    )
+def _usage(site: Site, range_: Range) -> Part:
+    return usage_part(site.rows(AccountUsage, range_), range_, by="account", title="Usage")
 
 
-def fairness(site: Site, words: Words) -> Document:
-    """Return what sharing cost the jobs, by account."""
-    range_ = site.range(words, "7d")
-    return _document(
-        site,
-        "Fairness",
-        "What sharing cost each job, against a fair share of the cluster of its own.",
-        range_,
-        fairness_part(site.rows(Fairness, range_), by="account"),
-    )
-
-
-def moves(site: Site, words: Words) -> Document:
-    """Return what reallocations cost and brought."""
-    range_ = site.range(words, "7d")
-    return _document(
-        site,
-        "Moves",
-        "Reallocations of running jobs: the standstill of each day by its parts, and the longest ones.",
-        range_,
-        moves_by_day_part(site.rows(ReallocationEntry, range_), range_),
-    )
-
-
-def accounts(site: Site, words: Words) -> Document:
-    """Return all accounts beside each other."""
-    range_ = site.range(words, "30d")
-    return _document(
-        site,
-        "Accounts",
-        "GPU hours of each account, and what was made of them.",
-        range_,
-        usage_part(site.rows(AccountUsage, range_), range_, by="account", title="Usage"),
-    )
+SPAN_PAGES = {
+    "cluster": SpanPage(
+        title="GPUs over time",
+        lead="GPU hours of adaptive jobs, and who held what when.",
+        since="7d",
+        parts=lambda site, range_: (
+            _usage(site, range_),
+            *gpus_over_time_part(
+                site.reader.gpu_holders(range_.since, range_.until, most_jobs=MOST_JOBS), range_, by="account"
+            ),
+            nodes_part(site.reader.node_sums(range_.since, range_.until), range_),
+        ),
+    ),
+    "rounds": SpanPage(
+        title="Rounds",
+        lead="What each round of the daemon had, decided, and expected. "
+        "A job's page says why it has its GPUs.",
+        since="1d",
+        parts=lambda site, range_: [rounds_part(site.rows(RoundEntry, range_), range_)],
+    ),
+    "fairness": SpanPage(
+        title="Fairness",
+        lead="What sharing cost each job, against a fair share of the cluster of its own.",
+        since="7d",
+        parts=lambda site, range_: [fairness_part(site.rows(Fairness, range_), by="account")],
+    ),
+    "moves": SpanPage(
+        title="Moves",
+        lead="Reallocations of running jobs: the standstill of each day by its parts, and the longest ones.",
+        since="7d",
+        parts=lambda site, range_: [moves_by_day_part(site.rows(ReallocationEntry, range_), range_)],
+    ),
+    "accounts": SpanPage(
+        title="Accounts",
+        lead="GPU hours of each account, and what was made of them.",
+        since="30d",
+        parts=lambda site, range_: [_usage(site, range_)],
+    ),
+}
+"""Pages of the whole cluster, by address."""
 
 
 def account(site: Site, words: Words, name: str) -> Document:
@@ -170,7 +173,7 @@ def jobs(site: Site, words: Words) -> JobList:
     if re.fullmatch("[0-9]{1,6}", number) is None or int(number) == 0:
         raise UsageError(f"there is no page {number[:20]!r}")
     rows = site.rows(
-        JobGoodput, range_, account=words.get("account") or None, user_name=words.get("user") or None
+        ListedJob, range_, account=words.get("account") or None, user_name=words.get("user") or None
     )
     states = tuple(sorted({row.state for row in rows} | {words.get("state") or ""} - {""}))
     found = [
@@ -180,7 +183,9 @@ def jobs(site: Site, words: Words) -> JobList:
     ]
     found = in_order(sorted(found, key=lambda row: str(row.slurm_job_id)), column)
     page = min(int(number), max(-(-len(found) // PAGE_ROWS), 1))
-    part = jobs_part(found[(page - 1) * PAGE_ROWS : page * PAGE_ROWS], ordered=True)
+    shown = [row.job_id for row in found[(page - 1) * PAGE_ROWS : page * PAGE_ROWS]]
+    whole = {row.job_id: row for row in site.reader.rows(JobGoodput, job_ids=shown).rows}
+    part = jobs_part([whole[job_id] for job_id in shown if job_id in whole], ordered=True)
     document = _document(site, "Jobs", f"{plural(len(found), 'adaptive job')}, submitted from", range_, part)
     return JobList(document=document, total=len(found), page=page, states=states)
 

@@ -910,10 +910,10 @@ SELECT x.reallocation_id,
        x.checkpoint_s,
        CASE WHEN (round((extract(epoch FROM (x.released_at) - (x.checkpointed_at)))::numeric, 3)::double precision) < 0.0 THEN 0.0 ELSE (round((extract(epoch FROM (x.released_at) - (x.checkpointed_at)))::numeric, 3)::double precision) END AS hold_s,
        CASE WHEN (round((extract(epoch FROM (x.running_at) - (x.requeued_at)))::numeric, 3)::double precision) < 0.0 THEN 0.0 ELSE (round((extract(epoch FROM (x.running_at) - (x.requeued_at)))::numeric, 3)::double precision) END AS slurm_s,
-       CASE WHEN (round((extract(epoch FROM (CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END) - (x.running_at)))::numeric, 3)::double precision) < 0.0 THEN 0.0 ELSE (round((extract(epoch FROM (CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END) - (x.running_at)))::numeric, 3)::double precision) END AS launch_s,
+       CASE WHEN (round((extract(epoch FROM (COALESCE(LEAST(x.first_step_at, x.confirmed_at), x.confirmed_at, x.first_step_at)) - (x.running_at)))::numeric, 3)::double precision) < 0.0 THEN 0.0 ELSE (round((extract(epoch FROM (COALESCE(LEAST(x.first_step_at, x.confirmed_at), x.confirmed_at, x.first_step_at)) - (x.running_at)))::numeric, 3)::double precision) END AS launch_s,
        CASE WHEN x.requeued_at IS NULL THEN NULL
-            WHEN x.checkpoint_s IS NULL THEN CASE WHEN (round((extract(epoch FROM (CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END) - (x.requeued_at)))::numeric, 3)::double precision) < 0.0 THEN 0.0 ELSE (round((extract(epoch FROM (CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END) - (x.requeued_at)))::numeric, 3)::double precision) END
-            ELSE CASE WHEN (round((extract(epoch FROM (CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END) - (x.checkpointed_at)))::numeric, 3)::double precision) + x.checkpoint_s < 0.0 THEN 0.0 ELSE (round((extract(epoch FROM (CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END) - (x.checkpointed_at)))::numeric, 3)::double precision) + x.checkpoint_s END
+            WHEN x.checkpoint_s IS NULL THEN CASE WHEN (round((extract(epoch FROM (COALESCE(LEAST(x.first_step_at, x.confirmed_at), x.confirmed_at, x.first_step_at)) - (x.requeued_at)))::numeric, 3)::double precision) < 0.0 THEN 0.0 ELSE (round((extract(epoch FROM (COALESCE(LEAST(x.first_step_at, x.confirmed_at), x.confirmed_at, x.first_step_at)) - (x.requeued_at)))::numeric, 3)::double precision) END
+            ELSE CASE WHEN (round((extract(epoch FROM (COALESCE(LEAST(x.first_step_at, x.confirmed_at), x.confirmed_at, x.first_step_at)) - (x.checkpointed_at)))::numeric, 3)::double precision) + x.checkpoint_s < 0.0 THEN 0.0 ELSE (round((extract(epoch FROM (COALESCE(LEAST(x.first_step_at, x.confirmed_at), x.confirmed_at, x.first_step_at)) - (x.checkpointed_at)))::numeric, 3)::double precision) + x.checkpoint_s END
        END AS total_s,
        x.standstill_s,
        CASE WHEN EXISTS (
@@ -1013,10 +1013,7 @@ SELECT x.job_id,
        x.submit_to_finish_s,
        x.gpu_hours,
        x.trained_gpu_hours,
-       CASE WHEN x.gpu_hours > x.trained_gpu_hours THEN x.trained_gpu_hours / x.gpu_hours
-            WHEN x.gpu_hours > 0.0 THEN 1.0
-            ELSE 0.0
-       END AS progress_share,
+       LEAST(1.0, COALESCE((CASE WHEN x.gpu_hours > 0.0 THEN x.trained_gpu_hours / x.gpu_hours END), 0.0)) AS progress_share,
        x.num_samples,
        x.throughput,
        x.efficiency,
@@ -1077,8 +1074,8 @@ FROM (
  LEFT JOIN LATERAL (SELECT COUNT(*) AS c0
         FROM runs AS r WHERE r.job_id = j.id) AS begun ON true
  LEFT JOIN LATERAL (SELECT COUNT(*) AS c0, SUM(CASE WHEN x.requeued_at IS NULL THEN NULL
-            WHEN x.checkpoint_s IS NULL THEN CASE WHEN (round((extract(epoch FROM (CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END) - (x.requeued_at)))::numeric, 3)::double precision) < 0.0 THEN 0.0 ELSE (round((extract(epoch FROM (CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END) - (x.requeued_at)))::numeric, 3)::double precision) END
-            ELSE CASE WHEN (round((extract(epoch FROM (CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END) - (x.checkpointed_at)))::numeric, 3)::double precision) + x.checkpoint_s < 0.0 THEN 0.0 ELSE (round((extract(epoch FROM (CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END) - (x.checkpointed_at)))::numeric, 3)::double precision) + x.checkpoint_s END
+            WHEN x.checkpoint_s IS NULL THEN CASE WHEN (round((extract(epoch FROM (COALESCE(LEAST(x.first_step_at, x.confirmed_at), x.confirmed_at, x.first_step_at)) - (x.requeued_at)))::numeric, 3)::double precision) < 0.0 THEN 0.0 ELSE (round((extract(epoch FROM (COALESCE(LEAST(x.first_step_at, x.confirmed_at), x.confirmed_at, x.first_step_at)) - (x.requeued_at)))::numeric, 3)::double precision) END
+            ELSE CASE WHEN (round((extract(epoch FROM (COALESCE(LEAST(x.first_step_at, x.confirmed_at), x.confirmed_at, x.first_step_at)) - (x.checkpointed_at)))::numeric, 3)::double precision) + x.checkpoint_s < 0.0 THEN 0.0 ELSE (round((extract(epoch FROM (COALESCE(LEAST(x.first_step_at, x.confirmed_at), x.confirmed_at, x.first_step_at)) - (x.checkpointed_at)))::numeric, 3)::double precision) + x.checkpoint_s END
        END) AS c1
         FROM (
     SELECT c.blocked_s AS checkpoint_s,
@@ -1226,10 +1223,7 @@ SELECT x.day,
        SUM(x.gpu_s) / 3600.0 AS gpu_hours,
        SUM(x.trained_gpu_s) / 3600.0 AS trained_gpu_hours,
        SUM(x.useful_gpu_s) / 3600.0 AS useful_gpu_hours,
-       CASE WHEN SUM(x.gpu_s) > SUM(x.trained_gpu_s) THEN SUM(x.trained_gpu_s) / SUM(x.gpu_s)
-            WHEN SUM(x.gpu_s) > 0.0 THEN 1.0
-            ELSE 0.0
-       END AS progress_share,
+       LEAST(1.0, COALESCE((CASE WHEN SUM(x.gpu_s) > 0.0 THEN SUM(x.trained_gpu_s) / SUM(x.gpu_s) END), 0.0)) AS progress_share,
        SUM(x.counted_examples) AS examples,
        SUM(x.useful_examples) AS useful_examples,
        (CASE WHEN SUM(x.trained_s) > 0.0 THEN SUM(x.examples) / SUM(x.trained_s) END) AS throughput,
@@ -1288,10 +1282,7 @@ SELECT x.day,
        SUM(x.gpu_s) / 3600.0 AS gpu_hours,
        SUM(x.trained_gpu_s) / 3600.0 AS trained_gpu_hours,
        SUM(x.useful_gpu_s) / 3600.0 AS useful_gpu_hours,
-       CASE WHEN SUM(x.gpu_s) > SUM(x.trained_gpu_s) THEN SUM(x.trained_gpu_s) / SUM(x.gpu_s)
-            WHEN SUM(x.gpu_s) > 0.0 THEN 1.0
-            ELSE 0.0
-       END AS progress_share,
+       LEAST(1.0, COALESCE((CASE WHEN SUM(x.gpu_s) > 0.0 THEN SUM(x.trained_gpu_s) / SUM(x.gpu_s) END), 0.0)) AS progress_share,
        SUM(x.counted_examples) AS examples,
        SUM(x.useful_examples) AS useful_examples,
        (CASE WHEN SUM(x.trained_s) > 0.0 THEN SUM(x.examples) / SUM(x.trained_s) END) AS throughput,

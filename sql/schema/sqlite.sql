@@ -913,12 +913,12 @@ SELECT x.reallocation_id,
        (SELECT COALESCE(SUM(CASE WHEN n.side = 'target' THEN n.num_gpus END), 0) FROM reallocation_nodes AS n WHERE n.reallocation_id = x.reallocation_id) AS target_gpus,
        (SELECT COUNT(CASE WHEN n.side = 'target' THEN 1 END) FROM reallocation_nodes AS n WHERE n.reallocation_id = x.reallocation_id) AS target_nodes,
        x.checkpoint_s,
-       CASE WHEN (ROUND((ROUND((julianday(substr(x.released_at, 1, 19)) - julianday(substr(x.checkpointed_at, 1, 19))) * 86400.0) * 1000000 + substr(x.released_at, 21, 6) - substr(x.checkpointed_at, 21, 6)) / 1000.0) / 1000.0) < 0.0 THEN 0.0 ELSE (ROUND((ROUND((julianday(substr(x.released_at, 1, 19)) - julianday(substr(x.checkpointed_at, 1, 19))) * 86400.0) * 1000000 + substr(x.released_at, 21, 6) - substr(x.checkpointed_at, 21, 6)) / 1000.0) / 1000.0) END AS hold_s,
-       CASE WHEN (ROUND((ROUND((julianday(substr(x.running_at, 1, 19)) - julianday(substr(x.requeued_at, 1, 19))) * 86400.0) * 1000000 + substr(x.running_at, 21, 6) - substr(x.requeued_at, 21, 6)) / 1000.0) / 1000.0) < 0.0 THEN 0.0 ELSE (ROUND((ROUND((julianday(substr(x.running_at, 1, 19)) - julianday(substr(x.requeued_at, 1, 19))) * 86400.0) * 1000000 + substr(x.running_at, 21, 6) - substr(x.requeued_at, 21, 6)) / 1000.0) / 1000.0) END AS slurm_s,
-       CASE WHEN (ROUND((ROUND((julianday(substr(CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END, 1, 19)) - julianday(substr(x.running_at, 1, 19))) * 86400.0) * 1000000 + substr(CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END, 21, 6) - substr(x.running_at, 21, 6)) / 1000.0) / 1000.0) < 0.0 THEN 0.0 ELSE (ROUND((ROUND((julianday(substr(CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END, 1, 19)) - julianday(substr(x.running_at, 1, 19))) * 86400.0) * 1000000 + substr(CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END, 21, 6) - substr(x.running_at, 21, 6)) / 1000.0) / 1000.0) END AS launch_s,
+       MAX(0.0, (ROUND((ROUND((julianday(substr(x.released_at, 1, 19)) - julianday(substr(x.checkpointed_at, 1, 19))) * 86400.0) * 1000000 + substr(x.released_at, 21, 6) - substr(x.checkpointed_at, 21, 6)) / 1000.0) / 1000.0)) AS hold_s,
+       MAX(0.0, (ROUND((ROUND((julianday(substr(x.running_at, 1, 19)) - julianday(substr(x.requeued_at, 1, 19))) * 86400.0) * 1000000 + substr(x.running_at, 21, 6) - substr(x.requeued_at, 21, 6)) / 1000.0) / 1000.0)) AS slurm_s,
+       MAX(0.0, (ROUND((ROUND((julianday(substr(COALESCE(MIN(x.first_step_at, x.confirmed_at), x.confirmed_at, x.first_step_at), 1, 19)) - julianday(substr(x.running_at, 1, 19))) * 86400.0) * 1000000 + substr(COALESCE(MIN(x.first_step_at, x.confirmed_at), x.confirmed_at, x.first_step_at), 21, 6) - substr(x.running_at, 21, 6)) / 1000.0) / 1000.0)) AS launch_s,
        CASE WHEN x.requeued_at IS NULL THEN NULL
-            WHEN x.checkpoint_s IS NULL THEN CASE WHEN (ROUND((ROUND((julianday(substr(CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END, 1, 19)) - julianday(substr(x.requeued_at, 1, 19))) * 86400.0) * 1000000 + substr(CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END, 21, 6) - substr(x.requeued_at, 21, 6)) / 1000.0) / 1000.0) < 0.0 THEN 0.0 ELSE (ROUND((ROUND((julianday(substr(CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END, 1, 19)) - julianday(substr(x.requeued_at, 1, 19))) * 86400.0) * 1000000 + substr(CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END, 21, 6) - substr(x.requeued_at, 21, 6)) / 1000.0) / 1000.0) END
-            ELSE CASE WHEN (ROUND((ROUND((julianday(substr(CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END, 1, 19)) - julianday(substr(x.checkpointed_at, 1, 19))) * 86400.0) * 1000000 + substr(CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END, 21, 6) - substr(x.checkpointed_at, 21, 6)) / 1000.0) / 1000.0) + x.checkpoint_s < 0.0 THEN 0.0 ELSE (ROUND((ROUND((julianday(substr(CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END, 1, 19)) - julianday(substr(x.checkpointed_at, 1, 19))) * 86400.0) * 1000000 + substr(CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END, 21, 6) - substr(x.checkpointed_at, 21, 6)) / 1000.0) / 1000.0) + x.checkpoint_s END
+            WHEN x.checkpoint_s IS NULL THEN MAX(0.0, (ROUND((ROUND((julianday(substr(COALESCE(MIN(x.first_step_at, x.confirmed_at), x.confirmed_at, x.first_step_at), 1, 19)) - julianday(substr(x.requeued_at, 1, 19))) * 86400.0) * 1000000 + substr(COALESCE(MIN(x.first_step_at, x.confirmed_at), x.confirmed_at, x.first_step_at), 21, 6) - substr(x.requeued_at, 21, 6)) / 1000.0) / 1000.0))
+            ELSE MAX(0.0, (ROUND((ROUND((julianday(substr(COALESCE(MIN(x.first_step_at, x.confirmed_at), x.confirmed_at, x.first_step_at), 1, 19)) - julianday(substr(x.checkpointed_at, 1, 19))) * 86400.0) * 1000000 + substr(COALESCE(MIN(x.first_step_at, x.confirmed_at), x.confirmed_at, x.first_step_at), 21, 6) - substr(x.checkpointed_at, 21, 6)) / 1000.0) / 1000.0) + x.checkpoint_s)
        END AS total_s,
        x.standstill_s,
        CASE WHEN EXISTS (
@@ -927,7 +927,7 @@ SELECT x.reallocation_id,
                 LEFT JOIN reallocation_nodes AS o
                        ON o.reallocation_id = n.reallocation_id AND o.side = 'source' AND o.node_name = n.node_name
                 WHERE n.reallocation_id = x.reallocation_id AND n.side = 'target' AND n.num_gpus > COALESCE(o.num_gpus, 0)
-            ) THEN CASE WHEN (ROUND((ROUND((julianday(substr(x.regrouped_at, 1, 19)) - julianday(substr(x.regroup_requested_at, 1, 19))) * 86400.0) * 1000000 + substr(x.regrouped_at, 21, 6) - substr(x.regroup_requested_at, 21, 6)) / 1000.0) / 1000.0) - x.standstill_s < 0.0 THEN 0.0 ELSE (ROUND((ROUND((julianday(substr(x.regrouped_at, 1, 19)) - julianday(substr(x.regroup_requested_at, 1, 19))) * 86400.0) * 1000000 + substr(x.regrouped_at, 21, 6) - substr(x.regroup_requested_at, 21, 6)) / 1000.0) / 1000.0) - x.standstill_s END
+            ) THEN MAX(0.0, (ROUND((ROUND((julianday(substr(x.regrouped_at, 1, 19)) - julianday(substr(x.regroup_requested_at, 1, 19))) * 86400.0) * 1000000 + substr(x.regrouped_at, 21, 6) - substr(x.regroup_requested_at, 21, 6)) / 1000.0) / 1000.0) - x.standstill_s)
        END AS warm_up_s,
        (SELECT SUM(d.useful_examples) / SUM(d.measured_s) FROM run_days AS d WHERE d.run_id = x.run_before AND d.measured_s > 0.0) AS goodput_before,
        (SELECT SUM(d.useful_examples) / SUM(d.measured_s) FROM run_days AS d WHERE d.run_id = x.run_after AND d.measured_s > 0.0) AS goodput_after
@@ -1004,10 +1004,7 @@ SELECT x.job_id,
        x.submit_to_finish_s,
        x.gpu_hours,
        x.trained_gpu_hours,
-       CASE WHEN x.gpu_hours > x.trained_gpu_hours THEN x.trained_gpu_hours / x.gpu_hours
-            WHEN x.gpu_hours > 0.0 THEN 1.0
-            ELSE 0.0
-       END AS progress_share,
+       MIN(1.0, COALESCE((x.trained_gpu_hours / NULLIF(MAX(x.gpu_hours, 0.0), 0.0)), 0.0)) AS progress_share,
        x.num_samples,
        x.throughput,
        x.efficiency,
@@ -1015,8 +1012,8 @@ SELECT x.job_id,
        x.examples,
        x.useful_examples,
        x.progress,
-       (CASE WHEN x.one_gpu_goodput > 0.0 THEN x.goodput / x.one_gpu_goodput END) AS speedup_one_gpu,
-       (CASE WHEN x.fair_share_goodput > 0.0 THEN x.goodput / x.fair_share_goodput END) AS speedup_fair_share,
+       (x.goodput / NULLIF(MAX(x.one_gpu_goodput, 0.0), 0.0)) AS speedup_one_gpu,
+       (x.goodput / NULLIF(MAX(x.fair_share_goodput, 0.0), 0.0)) AS speedup_fair_share,
        x.runs,
        x.restarts,
        x.lost_s,
@@ -1040,14 +1037,14 @@ FROM (
            COALESCE((SELECT SUM(MAX(0.0, (ROUND((ROUND((julianday(substr(COALESCE(a.ended_at, CURRENT_TIMESTAMP), 1, 19)) - julianday(substr(a.started_at, 1, 19))) * 86400.0) * 1000000 + substr(COALESCE(a.ended_at, CURRENT_TIMESTAMP), 21, 6) - substr(a.started_at, 21, 6)) / 1000.0) / 1000.0)) * n.num_gpus) / 3600.0 FROM allocations AS a JOIN allocation_nodes AS n ON n.job_id = a.job_id AND n.number = a.number WHERE a.job_id = j.id), 0.0) AS gpu_hours,
            COALESCE((SELECT SUM(d.trained_gpu_s) / 3600.0 FROM runs AS r JOIN run_days AS d ON d.run_id = r.id WHERE r.job_id = j.id), 0.0) AS trained_gpu_hours,
            COALESCE((SELECT CAST(TOTAL(d.num_samples) AS BIGINT) FROM runs AS r JOIN run_days AS d ON d.run_id = r.id WHERE r.job_id = j.id), 0) AS num_samples,
-           (SELECT (CASE WHEN SUM(d.trained_s) > 0.0 THEN SUM(d.examples) / SUM(d.trained_s) END) FROM runs AS r JOIN run_days AS d ON d.run_id = r.id WHERE r.job_id = j.id) AS throughput,
-           (SELECT (CASE WHEN SUM(d.measured_s) > 0.0 THEN SUM(d.efficiency_s) / SUM(d.measured_s) END) FROM runs AS r JOIN run_days AS d ON d.run_id = r.id WHERE r.job_id = j.id) AS efficiency,
-           (SELECT (CASE WHEN SUM(d.measured_s) > 0.0 THEN SUM(d.useful_examples) / SUM(d.measured_s) END) FROM runs AS r JOIN run_days AS d ON d.run_id = r.id WHERE r.job_id = j.id) AS goodput,
+           (SELECT (SUM(d.examples) / NULLIF(MAX(SUM(d.trained_s), 0.0), 0.0)) FROM runs AS r JOIN run_days AS d ON d.run_id = r.id WHERE r.job_id = j.id) AS throughput,
+           (SELECT (SUM(d.efficiency_s) / NULLIF(MAX(SUM(d.measured_s), 0.0), 0.0)) FROM runs AS r JOIN run_days AS d ON d.run_id = r.id WHERE r.job_id = j.id) AS efficiency,
+           (SELECT (SUM(d.useful_examples) / NULLIF(MAX(SUM(d.measured_s), 0.0), 0.0)) FROM runs AS r JOIN run_days AS d ON d.run_id = r.id WHERE r.job_id = j.id) AS goodput,
            COALESCE((SELECT SUM(d.counted_examples) FROM runs AS r JOIN run_days AS d ON d.run_id = r.id WHERE r.job_id = j.id), 0.0) AS examples,
            COALESCE((SELECT SUM(d.useful_examples) FROM runs AS r JOIN run_days AS d ON d.run_id = r.id WHERE r.job_id = j.id), 0.0) AS useful_examples,
            COALESCE((SELECT MAX(d.progress) FROM runs AS r JOIN run_days AS d ON d.run_id = r.id WHERE r.job_id = j.id), 0.0) AS progress,
-           (SELECT (CASE WHEN TOTAL(d.num_one_gpu) > 0.0 THEN SUM(d.one_gpu_goodput_sum) / TOTAL(d.num_one_gpu) END) FROM job_days AS d WHERE d.job_id = j.id) AS one_gpu_goodput,
-           (SELECT (CASE WHEN TOTAL(d.num_compared) > 0.0 THEN SUM(d.fair_share_goodput_sum) / TOTAL(d.num_compared) END) FROM job_days AS d WHERE d.job_id = j.id) AS fair_share_goodput,
+           (SELECT (SUM(d.one_gpu_goodput_sum) / NULLIF(MAX(TOTAL(d.num_one_gpu), 0.0), 0.0)) FROM job_days AS d WHERE d.job_id = j.id) AS one_gpu_goodput,
+           (SELECT (SUM(d.fair_share_goodput_sum) / NULLIF(MAX(TOTAL(d.num_compared), 0.0), 0.0)) FROM job_days AS d WHERE d.job_id = j.id) AS fair_share_goodput,
            (SELECT COUNT(*) FROM runs AS r WHERE r.job_id = j.id) AS runs,
            (SELECT COUNT(*) FROM (
     SELECT c.blocked_s AS checkpoint_s,
@@ -1067,8 +1064,8 @@ FROM (
     WHERE r.job_id = j.id AND r.step = 'confirmed' AND r.moves_running AND r.way = 'requeue'
 ) AS x) AS restarts,
            COALESCE((SELECT SUM(CASE WHEN x.requeued_at IS NULL THEN NULL
-            WHEN x.checkpoint_s IS NULL THEN CASE WHEN (ROUND((ROUND((julianday(substr(CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END, 1, 19)) - julianday(substr(x.requeued_at, 1, 19))) * 86400.0) * 1000000 + substr(CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END, 21, 6) - substr(x.requeued_at, 21, 6)) / 1000.0) / 1000.0) < 0.0 THEN 0.0 ELSE (ROUND((ROUND((julianday(substr(CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END, 1, 19)) - julianday(substr(x.requeued_at, 1, 19))) * 86400.0) * 1000000 + substr(CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END, 21, 6) - substr(x.requeued_at, 21, 6)) / 1000.0) / 1000.0) END
-            ELSE CASE WHEN (ROUND((ROUND((julianday(substr(CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END, 1, 19)) - julianday(substr(x.checkpointed_at, 1, 19))) * 86400.0) * 1000000 + substr(CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END, 21, 6) - substr(x.checkpointed_at, 21, 6)) / 1000.0) / 1000.0) + x.checkpoint_s < 0.0 THEN 0.0 ELSE (ROUND((ROUND((julianday(substr(CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END, 1, 19)) - julianday(substr(x.checkpointed_at, 1, 19))) * 86400.0) * 1000000 + substr(CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END, 21, 6) - substr(x.checkpointed_at, 21, 6)) / 1000.0) / 1000.0) + x.checkpoint_s END
+            WHEN x.checkpoint_s IS NULL THEN MAX(0.0, (ROUND((ROUND((julianday(substr(COALESCE(MIN(x.first_step_at, x.confirmed_at), x.confirmed_at, x.first_step_at), 1, 19)) - julianday(substr(x.requeued_at, 1, 19))) * 86400.0) * 1000000 + substr(COALESCE(MIN(x.first_step_at, x.confirmed_at), x.confirmed_at, x.first_step_at), 21, 6) - substr(x.requeued_at, 21, 6)) / 1000.0) / 1000.0))
+            ELSE MAX(0.0, (ROUND((ROUND((julianday(substr(COALESCE(MIN(x.first_step_at, x.confirmed_at), x.confirmed_at, x.first_step_at), 1, 19)) - julianday(substr(x.checkpointed_at, 1, 19))) * 86400.0) * 1000000 + substr(COALESCE(MIN(x.first_step_at, x.confirmed_at), x.confirmed_at, x.first_step_at), 21, 6) - substr(x.checkpointed_at, 21, 6)) / 1000.0) / 1000.0) + x.checkpoint_s)
        END) FROM (
     SELECT c.blocked_s AS checkpoint_s,
            checkpointed.at AS checkpointed_at,
@@ -1211,15 +1208,12 @@ SELECT x.day,
        SUM(x.gpu_s) / 3600.0 AS gpu_hours,
        SUM(x.trained_gpu_s) / 3600.0 AS trained_gpu_hours,
        SUM(x.useful_gpu_s) / 3600.0 AS useful_gpu_hours,
-       CASE WHEN SUM(x.gpu_s) > SUM(x.trained_gpu_s) THEN SUM(x.trained_gpu_s) / SUM(x.gpu_s)
-            WHEN SUM(x.gpu_s) > 0.0 THEN 1.0
-            ELSE 0.0
-       END AS progress_share,
+       MIN(1.0, COALESCE((SUM(x.trained_gpu_s) / NULLIF(MAX(SUM(x.gpu_s), 0.0), 0.0)), 0.0)) AS progress_share,
        SUM(x.counted_examples) AS examples,
        SUM(x.useful_examples) AS useful_examples,
-       (CASE WHEN SUM(x.trained_s) > 0.0 THEN SUM(x.examples) / SUM(x.trained_s) END) AS throughput,
-       (CASE WHEN SUM(x.measured_s) > 0.0 THEN SUM(x.efficiency_s) / SUM(x.measured_s) END) AS efficiency,
-       (CASE WHEN SUM(x.measured_s) > 0.0 THEN SUM(x.useful_examples) / SUM(x.measured_s) END) AS goodput
+       (SUM(x.examples) / NULLIF(MAX(SUM(x.trained_s), 0.0), 0.0)) AS throughput,
+       (SUM(x.efficiency_s) / NULLIF(MAX(SUM(x.measured_s), 0.0), 0.0)) AS efficiency,
+       (SUM(x.useful_examples) / NULLIF(MAX(SUM(x.measured_s), 0.0), 0.0)) AS goodput
 FROM (
 SELECT h.day,
        h.job_id,
@@ -1273,15 +1267,12 @@ SELECT x.day,
        SUM(x.gpu_s) / 3600.0 AS gpu_hours,
        SUM(x.trained_gpu_s) / 3600.0 AS trained_gpu_hours,
        SUM(x.useful_gpu_s) / 3600.0 AS useful_gpu_hours,
-       CASE WHEN SUM(x.gpu_s) > SUM(x.trained_gpu_s) THEN SUM(x.trained_gpu_s) / SUM(x.gpu_s)
-            WHEN SUM(x.gpu_s) > 0.0 THEN 1.0
-            ELSE 0.0
-       END AS progress_share,
+       MIN(1.0, COALESCE((SUM(x.trained_gpu_s) / NULLIF(MAX(SUM(x.gpu_s), 0.0), 0.0)), 0.0)) AS progress_share,
        SUM(x.counted_examples) AS examples,
        SUM(x.useful_examples) AS useful_examples,
-       (CASE WHEN SUM(x.trained_s) > 0.0 THEN SUM(x.examples) / SUM(x.trained_s) END) AS throughput,
-       (CASE WHEN SUM(x.measured_s) > 0.0 THEN SUM(x.efficiency_s) / SUM(x.measured_s) END) AS efficiency,
-       (CASE WHEN SUM(x.measured_s) > 0.0 THEN SUM(x.useful_examples) / SUM(x.measured_s) END) AS goodput
+       (SUM(x.examples) / NULLIF(MAX(SUM(x.trained_s), 0.0), 0.0)) AS throughput,
+       (SUM(x.efficiency_s) / NULLIF(MAX(SUM(x.measured_s), 0.0), 0.0)) AS efficiency,
+       (SUM(x.useful_examples) / NULLIF(MAX(SUM(x.measured_s), 0.0), 0.0)) AS goodput
 FROM (
 SELECT h.day,
        h.job_id,
@@ -1336,7 +1327,7 @@ SELECT x.day,
        COALESCE((SELECT k.gpu_type FROM nodes AS k WHERE k.node_name = x.node_name), '') AS gpu_type,
        COUNT(DISTINCT x.allocated_job_id) AS num_jobs,
        SUM(x.gpu_s) / 3600.0 AS gpu_hours,
-       COALESCE((CASE WHEN TOTAL(x.num_rounds) > 0.0 THEN SUM(x.gpus_sum) / TOTAL(x.num_rounds) END), 0.0) AS num_gpus,
+       COALESCE((SUM(x.gpus_sum) / NULLIF(MAX(TOTAL(x.num_rounds), 0.0), 0.0)), 0.0) AS num_gpus,
        SUM(x.available_gpu_s) / 3600.0 AS available_gpu_hours,
        CASE WHEN SUM(x.gpu_s) >= SUM(x.available_gpu_s) AND SUM(x.gpu_s) > 0.0 THEN 1.0
             WHEN SUM(x.available_gpu_s) > 0.0 THEN SUM(x.gpu_s) / SUM(x.available_gpu_s)
@@ -1387,8 +1378,8 @@ SELECT r.job_id,
        (SELECT COALESCE(SUM(n.num_gpus), 0) FROM run_nodes AS n WHERE n.run_id = r.id) AS num_gpus,
        (SELECT COUNT(*) FROM run_nodes AS n WHERE n.run_id = r.id) AS num_nodes,
        d.num_compared AS num_samples,
-       (CASE WHEN d.compared_s > 0.0 THEN d.compared_examples / d.compared_s END) AS throughput,
-       (CASE WHEN d.compared_s > 0.0 THEN d.predicted_examples / d.compared_s END) AS predicted_throughput,
+       (d.compared_examples / NULLIF(MAX(d.compared_s, 0.0), 0.0)) AS throughput,
+       (d.predicted_examples / NULLIF(MAX(d.compared_s, 0.0), 0.0)) AS predicted_throughput,
        d.error_sum / d.num_compared AS mean_error,
        d.abs_error_sum / d.num_compared AS mean_abs_error
 FROM run_days AS d
@@ -1421,8 +1412,8 @@ SELECT x.job_id,
        x.mean_speedup,
        x.goodput,
        x.fair_share_goodput,
-       (CASE WHEN x.fair_share_goodput > 0.0 THEN x.goodput * x.trained_s / x.fair_share_goodput END) AS fair_share_s,
-       (CASE WHEN (CASE WHEN x.fair_share_goodput > 0.0 THEN x.goodput * x.trained_s / x.fair_share_goodput END) > 0.0 THEN x.elapsed_s / (CASE WHEN x.fair_share_goodput > 0.0 THEN x.goodput * x.trained_s / x.fair_share_goodput END) END) AS rho
+       (x.goodput * x.trained_s / NULLIF(MAX(x.fair_share_goodput, 0.0), 0.0)) AS fair_share_s,
+       (x.elapsed_s / NULLIF(MAX((x.goodput * x.trained_s / NULLIF(MAX(x.fair_share_goodput, 0.0), 0.0)), 0.0), 0.0)) AS rho
 FROM (
     SELECT j.id AS job_id,
            j.slurm_job_id,
@@ -1435,11 +1426,11 @@ FROM (
            MAX(0.0, (ROUND((ROUND((julianday(substr(COALESCE(j.finished_at, CURRENT_TIMESTAMP), 1, 19)) - julianday(substr(j.submitted_at, 1, 19))) * 86400.0) * 1000000 + substr(COALESCE(j.finished_at, CURRENT_TIMESTAMP), 21, 6) - substr(j.submitted_at, 21, 6)) / 1000.0) / 1000.0)) AS elapsed_s,
            MAX(0.0, (ROUND((ROUND((julianday(substr(COALESCE(j.started_at, j.finished_at, CURRENT_TIMESTAMP), 1, 19)) - julianday(substr(j.submitted_at, 1, 19))) * 86400.0) * 1000000 + substr(COALESCE(j.started_at, j.finished_at, CURRENT_TIMESTAMP), 21, 6) - substr(j.submitted_at, 21, 6)) / 1000.0) / 1000.0)) AS waited_s,
            COALESCE((SELECT CAST(TOTAL(d.num_rounds) AS BIGINT) FROM job_days AS d WHERE d.job_id = j.id), 0) AS num_rounds,
-           (SELECT (CASE WHEN TOTAL(CASE WHEN d.fair_share_gpus_sum > 0.0 THEN d.num_rounds END) > 0.0 THEN SUM(d.fair_share_gpus_sum) / TOTAL(CASE WHEN d.fair_share_gpus_sum > 0.0 THEN d.num_rounds END) END) FROM job_days AS d WHERE d.job_id = j.id) AS fair_share_gpus,
-           (SELECT (CASE WHEN TOTAL(d.num_rounds) > 0.0 THEN SUM(d.gpus_sum) / TOTAL(d.num_rounds) END) FROM job_days AS d WHERE d.job_id = j.id) AS mean_gpus,
-           (SELECT (CASE WHEN TOTAL(d.num_rounds) > 0.0 THEN SUM(d.speedup_sum) / TOTAL(d.num_rounds) END) FROM job_days AS d WHERE d.job_id = j.id) AS mean_speedup,
-           (SELECT (CASE WHEN TOTAL(d.num_compared) > 0.0 THEN SUM(d.fair_share_goodput_sum) / TOTAL(d.num_compared) END) FROM job_days AS d WHERE d.job_id = j.id) AS fair_share_goodput,
-           (SELECT (CASE WHEN SUM(d.measured_s) > 0.0 THEN SUM(d.useful_examples) / SUM(d.measured_s) END) FROM runs AS r JOIN run_days AS d ON d.run_id = r.id WHERE r.job_id = j.id) AS goodput,
+           (SELECT (SUM(d.fair_share_gpus_sum) / NULLIF(MAX(TOTAL(CASE WHEN d.fair_share_gpus_sum > 0.0 THEN d.num_rounds END), 0.0), 0.0)) FROM job_days AS d WHERE d.job_id = j.id) AS fair_share_gpus,
+           (SELECT (SUM(d.gpus_sum) / NULLIF(MAX(TOTAL(d.num_rounds), 0.0), 0.0)) FROM job_days AS d WHERE d.job_id = j.id) AS mean_gpus,
+           (SELECT (SUM(d.speedup_sum) / NULLIF(MAX(TOTAL(d.num_rounds), 0.0), 0.0)) FROM job_days AS d WHERE d.job_id = j.id) AS mean_speedup,
+           (SELECT (SUM(d.fair_share_goodput_sum) / NULLIF(MAX(TOTAL(d.num_compared), 0.0), 0.0)) FROM job_days AS d WHERE d.job_id = j.id) AS fair_share_goodput,
+           (SELECT (SUM(d.useful_examples) / NULLIF(MAX(SUM(d.measured_s), 0.0), 0.0)) FROM runs AS r JOIN run_days AS d ON d.run_id = r.id WHERE r.job_id = j.id) AS goodput,
            (SELECT SUM(d.trained_s) FROM runs AS r JOIN run_days AS d ON d.run_id = r.id WHERE r.job_id = j.id) AS trained_s
     FROM jobs AS j
     JOIN users AS u ON u.user_id = j.user_id

@@ -52,10 +52,7 @@ SELECT x.job_id,
        x.submit_to_finish_s,
        x.gpu_hours,
        x.trained_gpu_hours,
-       CASE WHEN x.gpu_hours > x.trained_gpu_hours THEN x.trained_gpu_hours / x.gpu_hours
-            WHEN x.gpu_hours > 0.0 THEN 1.0
-            ELSE 0.0
-       END AS progress_share,
+       {{ least('1.0', 'COALESCE(' ~ ratio('x.trained_gpu_hours', 'x.gpu_hours') ~ ', 0.0)') }} AS progress_share,
        x.num_samples,
        x.throughput,
        x.efficiency,

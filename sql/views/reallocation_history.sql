@@ -1,4 +1,4 @@
-{% from 'views/parts/restart_delay.sql' import not_negative, entered, first_step, total_s %}
+{% from 'views/parts/restart_delay.sql' import entered, first_step, total_s %}
 {% set goodput = 'SUM(d.useful_examples) / SUM(d.measured_s)' %}
 {% set of_job = 'FROM runs AS n WHERE n.job_id = r.job_id AND n.restart_count' %}
 {# In place, the members of a generation are a run of their own, in the same start of the job. #}

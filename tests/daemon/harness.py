@@ -222,6 +222,16 @@ class Harness:
         assert job is not None
         return job
 
+    def last_step(self, job_id: str) -> tuple[ReallocationStep, str | None]:
+        """The step and the reason of a job's last reallocation."""
+        move = self.store.journal.reallocations(job_id)[-1]
+        return move.step, move.reason
+
+    def runs_again(self, job_id: str, restart_count: int) -> bool:
+        """Whether a job runs after so many requeues, and is not being moved."""
+        job = self.job(job_id)
+        return (job.state, job.restart_count) == (JobState.RUNNING, restart_count) and not self.open_moves()
+
     def run_until(
         self,
         daemon: Daemon,

@@ -151,9 +151,11 @@ def test_that_a_narrower_limit_is_never_better(rng: random.Random) -> None:
 
 
 def declared(of_a: float) -> Problem:
+    """Return a problem of jobs that are alike but for their declared epochs, of which one is done."""
+    epochs = [of_a, 10.0, 10.0, 10.0, 10.0, 1.2, 1.2, 1.2]
     jobs = [
-        job("a", progress=1e6, epochs_done=1.0, epochs_declared=of_a, age_s=1e4),
-        *(job(str(i), progress=1e6, epochs_done=1.0, epochs_declared=10.0, age_s=1e4) for i in range(7)),
+        job(name, progress=1e6, epochs_done=1.0, epochs_declared=of_one, age_s=1e4)
+        for name, of_one in zip("abcdefgh", epochs, strict=True)
     ]
     return dataclasses.replace(problem(nodes(4), *jobs), objective=Objective(name="price-rank"))
 
@@ -170,7 +172,7 @@ def test_that_a_decision_has_the_factor_of_each_declaration() -> None:
     )
     assert honest is not None
     assert lying is not None
-    # With equal declarations each weighs less than without one; claiming to be nearly done raises the weight.
+    # Without a declaration it counts as longer than the last three, and shorter than the others.
     assert honest < 1.0 < lying <= MAX_DECLARED_WEIGHT**2
     assert undeclared is None
 

@@ -7,13 +7,17 @@ from dataclasses import replace
 import pytest
 from starlette.testclient import TestClient
 
+from pollux_slurm.document.columns import Column, in_order
 from pollux_slurm.document.forms import html
 from pollux_slurm.errors import StoreUnavailable
 from pollux_slurm.now.cluster import read_cluster
 from pollux_slurm.store import open_store
+from pollux_slurm.store.reporting.queries import open_view_reader
+from pollux_slurm.store.reporting.view_rows import JobGoodput
 from pollux_slurm.web.app import NAVIGATION, Source, make_app
 from pollux_slurm.web.guard import LOOPBACK
 from pollux_slurm.web.now import now_page
+from pollux_slurm.web.pages import SORTS
 from pollux_slurm.web.server import opened_source
 from tests.report.parsed import Element, parse
 from tests.report.stories import HOSTILE
@@ -71,6 +75,18 @@ def test_that_now_has_measurements_of_the_present_gpus_only(store_url: str) -> N
     store.jobs.observe([observation(1, gpus={"n0": 4}, started_at=at(20), restart_count=1)], at=at(21))
     assert measured() == (4, None, None)
     store.close()
+
+
+@pytest.mark.parametrize("column", SORTS, ids=lambda column: column.key)
+def test_that_jobs_stand_in_the_order_of_the_column_that_was_chosen(
+    client: TestClient, story_url: str, column: Column
+) -> None:
+    with open_view_reader(story_url) as reader:
+        jobs = sorted(reader.rows(JobGoodput).rows, key=lambda job: job.slurm_job_id)
+    shown = [
+        row.texts() for row in page(client, f"/jobs?since=9999d&sort={column.key}").all("th", scope="row")
+    ]
+    assert [one.strip() for one in shown] == [job.slurm_job_id for job in in_order(jobs, column)]
 
 
 def test_that_jobs_are_found_sorted_and_linked(client: TestClient) -> None:

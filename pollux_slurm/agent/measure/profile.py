@@ -21,10 +21,6 @@ _MIN_SPACING_S = 5.0
 _FULL_WEIGHT_AT = 8
 # A median of this many steps is confirmed: they span some two minutes.
 _CONFIRMED_AT = 32
-# For each minute that it spans, a median expires after so many times what a start costs, and not before ten
-# minutes. One of all steps that are kept does not.
-_EXPIRES_AFTER_STARTS = 10
-_EXPIRES_AFTER_S = 600.0
 _MAX_SITUATIONS = 256
 # The weight of a situation halves for each such time between its last step and the newest of all: nodes and
 # the jobs beside change. It has a lower bound, because for that situation there may be nothing newer.
@@ -115,11 +111,11 @@ class StepProfile:
         self._lock = threading.Lock()
         self._records: dict[Situation, _Record] = {}
         self._version = 0
-        self._expires_after_s = _EXPIRES_AFTER_S
+        self._start_s = 0.0
 
     def set_start_cost(self, start_s: float) -> None:
-        """Set what a start of this job costs: a median of a minute lasts for ten such times, or longer."""
-        self._expires_after_s = max(_EXPIRES_AFTER_S, _EXPIRES_AFTER_STARTS * start_s)
+        """Set what a start of this job costs: the more, the longer medians last."""
+        self._start_s = start_s
 
     @property
     def version(self) -> int:
@@ -149,6 +145,8 @@ class StepProfile:
 
         Of an even number, the lower of the two in the middle: disturbances make steps longer, never shorter.
         """
+        from pollux_slurm.goodput import lasts_s
+
         with self._lock:
             copies = [
                 (situation, tuple(record.steps), record.last_at)
@@ -163,7 +161,7 @@ class StepProfile:
                 count=len(steps),
                 freshness=max(0.5 ** ((latest - last_at) / _HALF_LIFE_S), _MIN_FRESHNESS),
                 expired=len(steps) < _MAX_STEPS
-                and latest - last_at > self._expires_after_s * max(len(steps) * _MIN_SPACING_S / 60.0, 1.0),
+                and latest - last_at > lasts_s(len(steps) * _MIN_SPACING_S, start_s=self._start_s),
             )
             for situation, steps, last_at in copies
         )

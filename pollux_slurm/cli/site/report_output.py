@@ -19,6 +19,7 @@ from pollux_slurm.cli.shared.progress_bar import ProgressBar
 from pollux_slurm.cli.shared.settings_and_store import (
     ConfigOption,
     StoreOption,
+    console,
     escaped_json,
     print_line,
     settings,
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from pollux_slurm.config import Config
     from pollux_slurm.document.document import Document
 
+# Of a report in a pipe or a file.
+_WIDTH = 120
 _FORM_OF_SUFFIX = {
     **{".html": "html", ".htm": "html", ".csv": "csv", ".json": "json", ".txt": "text"},
     **{".svg": "svg", ".png": "png", ".pdf": "pdf"},
@@ -195,11 +198,7 @@ def _text(document: Document, wanted: Wanted) -> str:
         return data_csv(document.table(wanted.table))
     from rich.console import Console
 
-    from pollux_slurm.document.forms.terminal import print_document
+    from pollux_slurm.document.forms.terminal import document_text
 
-    console = Console() if wanted.output is None else Console(no_color=True, force_terminal=False)
-    if not console.is_terminal:
-        console.width = 120  # a pipe or a file has no width
-    with console.capture() as captured:
-        print_document(document, console)
-    return captured.get()
+    in_file = Console(width=_WIDTH, no_color=True, force_terminal=False)
+    return document_text(document, console(_WIDTH) if wanted.output is None else in_file)

@@ -37,9 +37,7 @@ from pollux_slurm.store.contract.interface import Store
 from pollux_slurm.store.reporting.queries import open_view_reader
 from pollux_slurm.text import ago_text, shortened, shown, since_text
 
-# What a narrower terminal has no room for, and what stands below the table or is of reports.
-_OF_WIDE = ("restarts", "age", "at", "nodes")
-_WIDE = 120
+# What stands below the table or is of reports. A narrow terminal shows the rest when it is scrolled.
 _ELSEWHERE = ("account", "slack", "checkpoint_bytes", "decision")
 _AS_SUBMITTED = "slurm_job_id"
 MOST_ROWS = 200
@@ -186,8 +184,7 @@ class TopApp(App[None]):
 
     def _draw_jobs(self, picture: ClusterNow) -> None:
         columns = job_columns(picture)
-        left_out = (*_ELSEWHERE, *(() if self.size.width >= _WIDE else _OF_WIDE))
-        self._columns = tuple(one for one in columns if one.key not in left_out)
+        self._columns = tuple(one for one in columns if one.key not in _ELSEWHERE)
         found = self._ordered([job for job in picture.jobs if matches(job, columns, self._words)])
         jobs, num_more = found[:MOST_ROWS], max(len(found) - MOST_ROWS, 0)
         self._static("head").update(self._text(self._head(picture, len(jobs), num_more)))
@@ -207,7 +204,7 @@ class TopApp(App[None]):
             for job in jobs
         ]
         for place, column in enumerate(self._columns):
-            label = Text(self._text(column.heading.replace("×", "x") if self._is_ascii else column.heading))
+            label = Text(self._text(column.heading))
             # Left to the table, a column has its label's width until the table is idle.
             table.add_column(label, width=max(label.cell_len, *(row[place].cell_len for row in texts), 0))
         numbers = [job.record.slurm_job_id for job in jobs]
@@ -291,7 +288,7 @@ class TopApp(App[None]):
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
         if event.row_key.value is not None:
-            self.push_screen(JobScreen(event.row_key.value, self._clock, is_ascii=self._is_ascii))
+            self.push_screen(JobScreen(event.row_key.value, is_ascii=self._is_ascii))
             self.action_read()
 
     def action_keys(self) -> None:

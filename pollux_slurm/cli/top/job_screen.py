@@ -1,49 +1,42 @@
-"""A look into one job: goodput, batch size and GPUs over time, and what `pollux explain` says."""
+"""A look into one job: what `pollux explain` says, and its report."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
 from textwrap import wrap
 from typing import ClassVar
 
+from rich.console import Console
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import VerticalScroll
 from textual.screen import Screen
 from textual.widgets import Footer, Static
 
-from pollux_slurm.document.charts.time_axes import time_axis
-from pollux_slurm.document.forms.terminal import sparkline
+from pollux_slurm.document.document import Document
+from pollux_slurm.document.forms.terminal import document_text
 from pollux_slurm.errors import PolluxError
 from pollux_slurm.now.cluster import ClusterNow
 from pollux_slurm.now.explained import explain_job
 from pollux_slurm.now.explained_text import lines
 from pollux_slurm.now.jobs import JobNow
-from pollux_slurm.store.contract.interface import AllocationRecord, Sample, Store
+from pollux_slurm.report.job import job_document
+from pollux_slurm.report.reading import read_job
+from pollux_slurm.store.contract.interface import Store
 from pollux_slurm.store.reporting.queries import ViewReader
-from pollux_slurm.store.reporting.view_rows import SamplePoint
-from pollux_slurm.text import number_text, shortened, shown, since_text
+from pollux_slurm.text import shown
 
-_MOST_INTERVALS = 8
-_ASCII_BARS = str.maketrans("▁▂▃▄▅▆▇█", ".:-=+*%#")
+_IN_ASCII = str.maketrans({**dict(zip("▁▂▃▄▅▆▇█–−─×", ".:-=+*%#---x", strict=True)), "→": "->", "…": "~"})
 _LABEL_WIDTH = 13  # of an explanation's lines: what follows the label begins there
+_MOST_SAMPLES = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobStory:
-    """What the store has of one job over time, and its explanation in lines.
+    """What `pollux explain` says of a job, in lines, and its report without single values."""
 
-    `samples` are averaged to some hundred points. `measured` is the newest sample, None while there is none
-    of the present GPUs.
-    """
-
-    title: str
-    measured: Sample | None
-    samples: tuple[SamplePoint, ...]
-    allocations: tuple[AllocationRecord, ...]
     explanation: tuple[str, ...]
+    report: Document
 
 
 def read_story(store: Store, reports: ViewReader, job_id: str, picture: ClusterNow) -> JobStory:
@@ -51,53 +44,21 @@ def read_story(store: Store, reports: ViewReader, job_id: str, picture: ClusterN
     of_picture = (job for job in picture.jobs if job.record.slurm_job_id == job_id)
     job = next(of_picture, None) or JobNow(record=store.jobs.get(job_id))
     known = explain_job(store, job, store.rounds.decision(job_id), picture.daemon, picture.read_at)
+    history = read_job(reports, job_id, most_samples=_MOST_SAMPLES)
     return JobStory(
-        title=f"job {job_id}  {shortened(shown(job.record.name), 30)}  of {shown(job.record.user_name)}",
-        measured=job.measured,
-        samples=reports.samples(job_id),
-        allocations=store.history.allocations(job_id),
         explanation=tuple(shown(line) for line in lines(known)),
+        report=replace(job_document(history, made_at=picture.read_at), facts=()),
     )
 
 
-def story_text(story: JobStory, *, width: int, now: datetime, is_ascii: bool) -> str:
+def story_text(story: JobStory, *, width: int) -> str:
     """Return the page for a terminal of `width` characters."""
-    goodputs = [(one.at, one.goodput) for one in story.samples if one.goodput is not None]
-    batches = [(one.at, float(one.batch.global_batch_size)) for one in story.samples if one.batch is not None]
-    indent = " " * _LABEL_WIDTH
-    found = [story.title, ""]
+    found, console = [], Console(width=width, no_color=True, force_terminal=False)
     for line in story.explanation:
         found += wrap(
-            line, max(width, 2 * _LABEL_WIDTH), subsequent_indent=indent, break_on_hyphens=False
+            line, max(width, 2 * _LABEL_WIDTH), subsequent_indent=" " * _LABEL_WIDTH, break_on_hyphens=False
         ) or [""]
-    found.append("")
-    measured, batch_now = story.measured, None if story.measured is None else story.measured.batch
-    for name, unit, points, value in (
-        ("goodput", " examples/s", goodputs, None if measured is None else measured.goodput),
-        ("batch size", "", batches, None if batch_now is None else batch_now.global_batch_size),
-    ):
-        if not points:
-            found.append(f"{name}: nothing reported yet")
-            continue
-        low, high = min(one for _, one in points), max(one for _, one in points)
-        now_text = "-" if value is None else number_text(value)
-        ends = f"since {points[0][0]:%m-%d %H:%M} UTC"
-        found.append(f"{name}: {number_text(low)} to {number_text(high)}{unit}, now {now_text}  ({ends})")
-        in_s = [(at.timestamp(), value) for at, value in points]
-        bars = sparkline(in_s, time_axis(at for at, _ in points), min(max(width - 4, 10), len(points)))
-        found.append(f"  {bars.translate(_ASCII_BARS) if is_ascii else bars}")
-    found += ["", "GPUs over time (UTC)" if story.allocations else "GPUs over time: none yet"]
-    most = max((one.allocation.num_gpus for one in story.allocations), default=1) or 1
-    hidden = len(story.allocations) - _MOST_INTERVALS
-    if hidden > 0:
-        found.append(f"  and {hidden} earlier")
-    for one in story.allocations[-_MOST_INTERVALS:]:
-        number = one.allocation.num_gpus
-        bar = ("#" if is_ascii else "█") * max(round(20 * number / most), 1 if number else 0)
-        lasted = since_text(one.started_at, one.ended_at or now)
-        where = shortened(shown(str(one.allocation)), max(width - 62, 12))
-        found.append(f"  {one.started_at:%m-%d %H:%M:%S} {lasted:>8} {number:4} {bar:<20} {where}")
-    return "\n".join(found)
+    return "\n".join([*found, "", document_text(story.report, console)])
 
 
 class JobScreen(Screen[None]):
@@ -110,10 +71,9 @@ class JobScreen(Screen[None]):
         ("q", "app.quit", "Quit"),
     ]
 
-    def __init__(self, job_id: str, now: Callable[[], datetime], *, is_ascii: bool) -> None:
+    def __init__(self, job_id: str, *, is_ascii: bool) -> None:
         super().__init__()
         self.job_id = job_id
-        self._now = now
         self._is_ascii = is_ascii
         self._story: JobStory | PolluxError | None = None
 
@@ -138,9 +98,9 @@ class JobScreen(Screen[None]):
             return f"reading job {self.job_id} ..."
         if isinstance(self._story, PolluxError):
             return f"job {self.job_id} cannot be read: {shown(str(self._story))}"
-        return story_text(self._story, width=self.size.width - 2, now=self._now(), is_ascii=self._is_ascii)
+        return story_text(self._story, width=self.size.width - 2)
 
 
 def in_ascii(text: str) -> str:
     """Return the text for a terminal that shows ASCII only."""
-    return text.replace("→", "->").replace("…", "~").encode("ascii", "replace").decode()
+    return text.translate(_IN_ASCII).encode("ascii", "replace").decode()

@@ -69,7 +69,7 @@ class _Room:
         jobs = {job.job_id: job for job in problem.jobs}
         for decided in decision.jobs:
             for name, gpus in decided.allocation.gpus_by_node:
-                self._take(name, _needed(jobs[decided.job_id], gpus))
+                self._take(name, jobs[decided.job_id].takes(gpus))
 
     def equal_place(self, job: ProblemJob, draining: set[str]) -> Allocation | None:
         """Return the job's allocation with other nodes for the draining ones, and take it; None without."""
@@ -77,7 +77,7 @@ class _Room:
         for name, gpus in job.current.gpus_by_node:
             if name not in draining:
                 continue
-            need = _needed(job, gpus)
+            need = job.takes(gpus)
             fitting = [
                 other
                 for other, free in self._free.items()
@@ -100,7 +100,3 @@ class _Room:
     def _take(self, name: str, need: tuple[int, int, int]) -> None:
         if name in self._free:
             self._free[name] = [has - wants for has, wants in zip(self._free[name], need, strict=True)]
-
-
-def _needed(job: ProblemJob, gpus: int) -> tuple[int, int, int]:
-    return gpus, gpus * job.cpus_per_gpu, gpus * job.memory_per_gpu_mb

@@ -18,7 +18,7 @@ from pollux_slurm.now.known_jobs import is_recorded_job
 from pollux_slurm.slurm.parsing.node_json import SEVERAL_GPU_TYPES
 from pollux_slurm.slurm.parsing.wing_comment import parse_wing_comment
 from pollux_slurm.store.contract.interface import DaemonStatus, JobRecord
-from pollux_slurm.text import plural
+from pollux_slurm.text import plural, some_of
 from pollux_slurm.whole_numbers import whole_number
 
 _OLDEST_RELEASE, _NEWEST_RELEASE = (22, 5), (26, 5)
@@ -204,11 +204,11 @@ def _nodes(config: Config, snapshot: ClusterSnapshot) -> Iterator[Finding]:
     if config.moves.in_place and config.moves.anchor_partition is None and without:
         on_gpus = {partition for node in with_gpus for partition in node.partitions}
         apart = sorted({name for node in snapshot.nodes for name in node.partitions} - on_gpus)
-        some = ", ".join(without[:3]) + (f" and {len(without) - 3} more" if len(without) > 3 else "")
         yield Finding(
             name="anchors",
             verdict=Verdict.WARN,
-            text=f"anchors of jobs in place take CPUs of nodes with GPUs; nodes without GPUs: {some}",
+            text="anchors of jobs in place take CPUs of nodes with GPUs; nodes without GPUs: "
+            + some_of(without, 3),
             cure="set moves.anchor_partition to a partition of nodes without GPUs"
             + (f": {', '.join(apart[:3])}" if apart else ""),
         )
@@ -226,11 +226,10 @@ def examine_limits(site: SiteLimits) -> Finding:
     not_enforced = [
         f"{who} ({', '.join(bounds)})" for who, bounds in (associations | qos_limits).items() if bounds
     ]
-    more = f" and {len(not_enforced) - 3} more" if len(not_enforced) > 3 else ""
     return Finding(
         name="limits",
         verdict=Verdict.WARN if not_enforced else Verdict.OK,
-        text=f"limits not enforced for a moved job: {', '.join(not_enforced[:3]) or 'none'}{more}",
+        text=f"limits not enforced for a moved job: {some_of(not_enforced, 3)}",
         cure="limit gres/gpu instead, which stays enforced: an operator's update of a job's CPUs, memory "
         "and nodes exempts the job from limits on these"
         if not_enforced
@@ -290,11 +289,10 @@ def examine_store(shown_url: str, num_jobs: int, nodes: Sequence[SlurmNode], *, 
     )
     if not shown_url.startswith("sqlite:") or not elsewhere:
         return Finding(name="store", verdict=Verdict.OK, text=text)
-    some = ", ".join(elsewhere[:3]) + (f" and {len(elsewhere) - 3} more" if len(elsewhere) > 3 else "")
     return Finding(
         name="store",
         verdict=Verdict.WARN,
-        text=f"{text}, a file that serves this host only; other hosts by Slurm: {some}",
+        text=f"{text}, a file that serves this host only; other hosts by Slurm: {some_of(elsewhere, 3)}",
         cure="jobs on other hosts cannot report to it: use PostgreSQL (docs/postgresql.md)",
     )
 
@@ -364,13 +362,13 @@ def examine_wings(snapshot: ClusterSnapshot) -> Finding:
         if claim is not None:
             is_own = owners.get(claim.anchor_id, job.user_id) == job.user_id
             (alone if is_own else forged).append(job)
-    text = f"wings without their anchor: {_first([job.job_id for job in alone]) or 'none'}"
+    text = f"wings without their anchor: {some_of([job.job_id for job in alone], _MAX_NAMED)}"
     cures = []
     if alone:
         numbers = " ".join(job.job_id for job in alone[:_MAX_NAMED])
         cures.append(f"those that run end by themselves within a minute; if any stay: scancel {numbers}")
     if forged:
-        users = _first(sorted({job.user_name for job in forged}))
+        users = some_of(sorted({job.user_name for job in forged}), _MAX_NAMED)
         text += f"; {len(forged)} jobs name in their Comment a job of another user, as if they were its wings"
         cures.append(
             f"they are jobs like any other, and count for nobody else; ask {users} what they are for"
@@ -381,11 +379,6 @@ def examine_wings(snapshot: ClusterSnapshot) -> Finding:
         text=text,
         cure="; ".join(cures),
     )
-
-
-def _first(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
-    return ", ".join(names[:_MAX_NAMED]) + more
 
 
 def seconds_of(text: str | None) -> float | None:

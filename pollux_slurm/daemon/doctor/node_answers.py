@@ -14,6 +14,7 @@ from pollux_slurm.daemon.doctor.findings import Finding, Verdict
 from pollux_slurm.errors import PolluxError
 from pollux_slurm.json_texts import parse_json
 from pollux_slurm.slurm.commands.node_probe import NodeOutput
+from pollux_slurm.text import some_of
 
 # Clocks are compared to a second, beside the time that srun itself takes.
 _MAX_SKEW_S = 2.0
@@ -77,7 +78,7 @@ def examine_nodes(
         name="nodes",
         verdict=Verdict.WARN if failed or not answers else Verdict.OK,
         text=f"{len(answered)} of {len(answers)} nodes that were asked answered, of {num_nodes} in all"
-        + "".join(f"; {_names(nodes)}: {why}" for why, nodes in failed.items()),
+        + "".join(f"; {some_of(nodes, _MAX_NAMED)}: {why}" for why, nodes in failed.items()),
         cure=""
         if answers and not failed
         else "check why no job of this user runs pollux there, or try again when "
@@ -124,7 +125,7 @@ def _store(answered: Sequence[tuple[NodeOutput, dict[str, Any]]]) -> Finding:
     return Finding(
         name="store from nodes",
         verdict=Verdict.FAIL if failed else Verdict.OK,
-        text=f"not reached from {_names([node for node, _ in failed])}: {failed[0][1]}"
+        text=f"not reached from {some_of([node for node, _ in failed], _MAX_NAMED)}: {failed[0][1]}"
         if failed
         else f"reached from {len(answered)} nodes",
         cure="jobs there train on, but cannot report and are not moved: check the network, pg_hba.conf and "
@@ -140,7 +141,7 @@ def _folder(folder: Path, place: int, answered: Sequence[tuple[NodeOutput, dict[
     return Finding(
         name=f"folder {folder}",
         verdict=Verdict.FAIL if failed else Verdict.OK,
-        text=f"not shared with {_names([node for node, _ in failed])}: {failed[0][1]}"
+        text=f"not shared with {some_of([node for node, _ in failed], _MAX_NAMED)}: {failed[0][1]}"
         if failed
         else f"shared with {len(answered)} nodes",
         cure="a job that is moved would not find its checkpoint: keep checkpoints on a file system that all "
@@ -160,16 +161,11 @@ def _clocks(answered: Sequence[tuple[NodeOutput, dict[str, Any]]]) -> Finding:
     return Finding(
         name="clocks of nodes",
         verdict=Verdict.WARN if off else Verdict.OK,
-        text=f"{_names(list(off))} differ from this host's by up to {worst:+.0f} s"
+        text=f"{some_of(off, _MAX_NAMED)} differ from this host's by up to {worst:+.0f} s"
         if off
         else f"{len(answered)} nodes agree with this host's to {_MAX_SKEW_S:g} s beside srun's own time",
         cure="run NTP on all nodes: Slurm and reports go by their clocks" if off else "",
     )
-
-
-def _names(nodes: Sequence[str]) -> str:
-    more = f" and {len(nodes) - _MAX_NAMED} more" if len(nodes) > _MAX_NAMED else ""
-    return ", ".join(nodes[:_MAX_NAMED]) + more
 
 
 def examine_checkpoints(

@@ -24,6 +24,7 @@ from pollux_slurm.model import (
 )
 from pollux_slurm.now.known_jobs import is_recorded_job
 from pollux_slurm.store.contract.interface import JobRecord, Store
+from pollux_slurm.text import some_of
 
 _log = logging.getLogger(__name__)
 
@@ -232,9 +233,7 @@ class Maintenance:
             left = Counter(job.allocation.as_dict())
             for wing in strays:
                 left -= Counter(wing.allocation.as_dict())
-            numbers = ", ".join(wing.job_id for wing in strays[:_MAX_NAMED])
-            if len(strays) > _MAX_NAMED:
-                numbers += f" and {len(strays) - _MAX_NAMED} more"
+            numbers = some_of([wing.job_id for wing in strays], _MAX_NAMED)
             _log.warning(
                 "job %s: none of its processes is in its wings %s: they are cancelled", job.job_id, numbers
             )

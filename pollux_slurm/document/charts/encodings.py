@@ -44,8 +44,11 @@ def altair() -> Any:
 
 
 def rows_as_data(rows: Sequence[Mapping[str, Any]]) -> Any:
-    """Return rows for `alt.Chart`. As a tuple: Altair copies lists at each step of building a chart."""
-    return altair().Data(values=tuple(rows))
+    """Return rows for `alt.Chart`, which names them once, however many layers draw them.
+
+    As a tuple: Altair copies lists at each step of building a chart.
+    """
+    return altair().InlineData(values=tuple(rows))
 
 
 def place(axis: Axis, value: float) -> float:
@@ -92,8 +95,12 @@ def _scale(axis: Axis) -> dict[str, Any]:
 def frame(axis: Axis, *, labels: bool = True) -> Any:
     """Return a layer of nothing that can be seen, from one end of an x axis to the other."""
     alt = altair()
-    ends = alt.Data(values=[{"end": place(axis, axis.low)}, {"end": place(axis, axis.high)}])
-    return alt.Chart(ends).mark_point(opacity=0).encode(x=alt.X(**position("end", axis, labels=labels)))
+    ends = ({"end": place(axis, axis.low)}, {"end": place(axis, axis.high)})
+    return (
+        alt.Chart(rows_as_data(ends))
+        .mark_point(opacity=0)
+        .encode(x=alt.X(**position("end", axis, labels=labels)))
+    )
 
 
 def tooltip(field: str, axis: Axis, title: str = "") -> Any:

@@ -103,6 +103,6 @@ def _finite(value: Any) -> Any:
     """Return a value of JSON with null in place of numbers that are none: JSON has no infinity."""
     if isinstance(value, dict):
         return {key: _finite(one) for key, one in value.items()}
-    if isinstance(value, list):
+    if isinstance(value, (list, tuple)):
         return [_finite(one) for one in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -35,8 +35,9 @@ def print_document(document: Document, console: Console) -> None:
 
     console.print(Text(shown(document.title), style="bold"))
     console.print(Text(shown(document.lead)))
-    console.print()
-    console.print(_facts(document, console.width))
+    if document.facts:
+        console.print()
+        console.print(_facts(document, console.width))
     for part in document.parts:
         console.print()
         console.rule(Text(shown(part.title), style="bold"), align="left", style="dim")
@@ -52,6 +53,13 @@ def print_document(document: Document, console: Console) -> None:
         Text(f"A page with plots: {shown(document.command)} --output report.html", style="dim"),
         soft_wrap=True,
     )
+
+
+def document_text(document: Document, console: Console) -> str:
+    """Return what `print_document` would print."""
+    with console.capture() as captured:
+        print_document(document, console)
+    return captured.get()
 
 
 def sparkline(points: Sequence[tuple[float, float]], x: Axis, width: int, *, step: bool = False) -> str:

@@ -31,7 +31,6 @@ def prepare_job(
     config: Config,
     cwd: Path,
     warn: Callable[[str], None],
-    pause: Callable[[float], None] = time.sleep,
 ) -> PreparedJob:
     """Determine this job's allocation, checkpoint directory and token, for the processes of `command`.
 
@@ -45,7 +44,7 @@ def prepare_job(
     job_environ = dict(environ) | {JOB_VARIABLE: job_id}
 
     slurm = partial(connect, config.slurm, environ)
-    allocated = allocated_gpus(environ, connect=slurm, runner=runner, warn=warn, pause=pause)
+    allocated = allocated_gpus(environ, connect=slurm, runner=runner, warn=warn, pause=time.sleep)
     uses_gpus = any(gpus > 0 for _, gpus in allocated)
     used = [(name, gpus) for name, gpus in allocated if gpus > 0 or not uses_gpus]
     checkpoint_dir = _checkpoint_dir(job_id, options, job_environ, config, cwd, warn)

@@ -56,8 +56,6 @@ _EXPONENT = 0.9
 _HORIZON_S = 270.0
 # More jobs will arrive: GPUs count as scarcer by this factor than the present jobs make them.
 _SCARCITY = 2.0
-# Remaining times are estimates, and shorter ones are more certain.
-_LENGTH_EXPONENT = -0.1
 # The largest weight, over the median weight of all jobs.
 MAX_DECLARED_WEIGHT = 4.0
 # The levels of remaining time of jobs whose length is unknown.
@@ -67,7 +65,7 @@ _NUM_PRICES = 96
 
 
 def price_rank(problem: Problem, jobs: Sequence[ProblemJob], tables: SpeedupTables) -> Scores:
-    """Return the terms of `price-rank`: p = 0.9, weights are co-states × T^−0.1.
+    """Return the terms of `price-rank`: p = 0.9, weights are co-states.
 
     T = progress/g(1)·(1 − φ)/φ is the remaining one-GPU time, where φ is the part of the epochs that is done.
     Without a declaration, T follows from the length of the job's kind, and without that from the work that it
@@ -107,7 +105,7 @@ def price_rank(problem: Problem, jobs: Sequence[ProblemJob], tables: SpeedupTabl
     fewest, most = gpu_bounds(jobs)
     possible = np.where(usable & (tables.num_gpus >= fewest) & (tables.num_gpus <= most), over_one, 0.0)
     costate = CoStates(remaining, possible, tables.num_gpus, max(total, 1) / _SCARCITY)
-    weight = remaining**_LENGTH_EXPONENT * costate.weight
+    weight = costate.weight
     high = MAX_DECLARED_WEIGHT * float(np.median(weight)) if len(jobs) else 1.0
     after = remaining[:, None] / np.maximum(over_one, 1e-12)
     keep = hysteresis_factors(jobs, problem.moving)[:, None] * prediction_discount(jobs, tables)
@@ -154,7 +152,7 @@ def _declared_gain(
     """Return the factor by which each job's declaration changes its weight, (J,); NaN without one."""
     gain = np.full(len(weight), np.nan)
     for row in np.flatnonzero(declares).tolist():
-        without = undeclared[row] ** _LENGTH_EXPONENT * costate.weight_if(row, float(undeclared[row]))
+        without = costate.weight_if(row, float(undeclared[row]))
         gain[row] = min(weight[row], high) / min(without, high)
     return gain
 

@@ -138,7 +138,7 @@ class _Room:
             by_type: dict[str | None, list[NodeCapacity]] = {}
             for node in usable:
                 if (count == 1 or node.name not in self._spanned) and all(
-                    need <= left for need, left in zip(_need(job, share), self._left[node.name], strict=True)
+                    need <= left for need, left in zip(job.takes(share), self._left[node.name], strict=True)
                 ):
                     by_type.setdefault(node.gpu_type, []).append(node)
             choices = [
@@ -161,10 +161,4 @@ class _Room:
             self._spanned.update(names)
 
     def _subtract(self, job: ProblemJob, name: str, gpus: int) -> None:
-        self._left[name] = [
-            left - part for left, part in zip(self._left[name], _need(job, gpus), strict=True)
-        ]
-
-
-def _need(job: ProblemJob, gpus: int) -> tuple[int, int, int]:
-    return gpus, gpus * job.cpus_per_gpu, gpus * job.memory_per_gpu_mb
+        self._left[name] = [left - part for left, part in zip(self._left[name], job.takes(gpus), strict=True)]

@@ -19,11 +19,11 @@ _BITS = 40
 _EPSILON = 1e-10
 
 
-def round_to_bits(x: npt.ArrayLike, bits: int = _BITS) -> FloatArray:
-    """Return numbers rounded to `bits` significant bits (Dekker, 1971); infinities and NaN stay."""
+def round_to_bits(x: npt.ArrayLike) -> FloatArray:
+    """Return numbers rounded to 40 significant bits (Dekker, 1971); infinities and NaN stay."""
     x = np.asarray(x, dtype=np.float64)
     with np.errstate(invalid="ignore", over="ignore"):
-        large = x * (2.0 ** (53 - bits) + 1.0)
+        large = x * (2.0 ** (53 - _BITS) + 1.0)
         rounded = large - (large - x)
     finite = np.isfinite(rounded)
     return np.asarray(rounded if finite.all() else np.where(finite, rounded, x), dtype=np.float64)

@@ -17,6 +17,7 @@ from pollux_slurm.text import plural, shortened
 MOST_JOBS = 200
 """A page is some thousand units high: more jobs would be a row of less than five each."""
 _NAMED = 12
+_TITLE = "Jobs over time"
 _COLUMNS = (
     Column("at", "from (UTC)", Kind.MOMENT),
     UNTIL,
@@ -28,10 +29,13 @@ _COLUMNS = (
 
 
 def gpus_over_time_part(held: GpuHolders, range_: Range, *, by: str) -> tuple[Part, ...]:
-    """Return the part about who held GPUs in the range; none where nobody did, or too many to be drawn.
+    """Return the part about who held GPUs in the range; none where nobody did.
 
     Jobs stand in groups of `by`, account or user_name; a few each under its own name.
     """
+    if held.truncated:
+        text = f"More than {MOST_JOBS} jobs are too many to be drawn one by one: choose a shorter time."
+        return (Part(title=_TITLE, text=text),)
     parts = [(one, *range_.part_of(one.at, one.until)) for one in held.intervals]
     intervals = [(one, begin, end) for one, begin, end in parts if begin < end]
     if not intervals:
@@ -70,7 +74,7 @@ def gpus_over_time_part(held: GpuHolders, range_: Range, *, by: str) -> tuple[Pa
         keep="last",
         note="Allocations that reach into this time. One without an end is held now.",
     )
-    return (Part(title="Jobs over time", plots=(Plot(chart=chart, caption=caption, data=data),)),)
+    return (Part(title=_TITLE, plots=(Plot(chart=chart, caption=caption, data=data),)),)
 
 
 def _merged(changes: Sequence[tuple[float, int]]) -> tuple[tuple[float, int], ...]:

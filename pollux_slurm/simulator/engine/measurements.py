@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pollux_slurm.errors import SimulationError
-from pollux_slurm.goodput import Observation
+from pollux_slurm.goodput import Observation, lasts_s
 from pollux_slurm.model import BatchChoice, GradientStatistics
 from pollux_slurm.simulator.inputs.applications import Application
 
@@ -27,8 +27,6 @@ OUTLIER = 10.0
 _MINUTES_KEPT = 5
 # The minutes that its 32 confirmed steps take.
 _MINUTES_CONFIRMED = 2
-# For each minute that it spans, a median expires after so many others and so many times a restart's cost.
-_MINUTES_UNTIL_EXPIRED, _RESTARTS_UNTIL_EXPIRED = 10, 10
 # The number of reports over which the prediction error is averaged (`store/jobs/records.py`).
 _REPORTS_COMPARED = 16
 
@@ -96,11 +94,10 @@ class NoisyMeasurements:
 
     def aged(self, observations: Sequence[Observation], gpu_type: str, restart_s: float) -> list[Observation]:
         """Return `observations`, those marked as expired that are old for so few minutes."""
-        lasts = max(_MINUTES_UNTIL_EXPIRED, _RESTARTS_UNTIL_EXPIRED * restart_s / 60.0)
 
         def is_expired(key: tuple[object, ...]) -> bool:
-            spans = len(self._minutes[key])
-            return spans < _MINUTES_KEPT and self._minute - self._last_minute[key] > lasts * spans
+            spans, age_s = len(self._minutes[key]), 60.0 * (self._minute - self._last_minute[key])
+            return spans < _MINUTES_KEPT and age_s > lasts_s(60.0 * spans, start_s=restart_s)
 
         return [replace(seen, expired=is_expired(_key(seen, gpu_type))) for seen in observations]
 

@@ -73,19 +73,6 @@ def run_one(
     )
 
 
-def run_all(
-    specs: Sequence[RunSpec],
-    traces: Path,
-    applications: Mapping[str, Application],
-    *,
-    num_processes: int = 1,
-    on_done: OnDone = lambda num_done, text: None,
-) -> list[RunOutcome]:
-    """Run `specs` and return their outcomes in order. See `run_each`."""
-    found = dict(run_each(specs, traces, applications, num_processes=num_processes, on_done=on_done))
-    return [found[index] for index in range(len(specs))]
-
-
 def run_each(
     specs: Sequence[RunSpec],
     traces: Path,

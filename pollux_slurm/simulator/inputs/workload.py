@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pollux_slurm.errors import TraceError
 from pollux_slurm.simulator.inputs.csv_tables import number, read_rows, whole
+from pollux_slurm.text import some_of
 
 _COLUMNS = ("name", "time", "application", "num_replicas", "batch_size")
 _MOST_LISTED = 10
@@ -41,9 +42,7 @@ class WorkloadJob:
 
 def listed(applications: Collection[str]) -> str:
     """Return the names for an error message, at most ten: each measured job is an application."""
-    names = sorted(applications)
-    more = [f"and {len(names) - _MOST_LISTED} more"] if len(names) > _MOST_LISTED else []
-    return ", ".join([*names[:_MOST_LISTED], *more]) or "none"
+    return some_of(sorted(applications), _MOST_LISTED)
 
 
 def read_workload(file: Path, applications: Collection[str]) -> tuple[WorkloadJob, ...]:

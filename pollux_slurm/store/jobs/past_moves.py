@@ -204,33 +204,25 @@ def read_unanswered(connection: Connection, scope: Select[Any]) -> defaultdict[i
 @cached_statement
 def _select_requests(scope: Select[Any]) -> Executable:
     last = last_of_each(scope, ReallocationRow, _MOVES_CHECKED, lambda row: row.moves_running)
-    requested, waived, ended = (aliased(ReallocationStepRow) for _ in range(3))
-
-    def is_step(row: Any, step: ReallocationStep) -> Any:
-        return and_(row.reallocation_id == ReallocationRow.id, row.step == step)
-
+    requested_at = _entered(ReallocationStep.CHECKPOINT_REQUESTED)
+    # A move that proceeds without a confirmation, as its owner allows, ends the request.
+    ended_at = func.coalesce(_entered(ReallocationStep.CHECKPOINTED), _entered(ReallocationStep.ROLLED_BACK))
     return (
         select(
             last.c.job_id,
-            requested.at.label("requested_at"),
-            # A move that proceeds without a confirmation, as its owner allows, ends the request.
-            func.coalesce(waived.at, ended.at).label("ended_at"),
+            requested_at.label("requested_at"),
+            ended_at.label("ended_at"),
             CheckpointRow.reallocation_id.is_not(None).label("was_confirmed"),
         )
         .select_from(last)
         .join(ReallocationRow, ReallocationRow.id == last.c.id)
-        .join(requested, is_step(requested, ReallocationStep.CHECKPOINT_REQUESTED))
-        .outerjoin(waived, is_step(waived, ReallocationStep.CHECKPOINTED))
-        .outerjoin(ended, is_step(ended, ReallocationStep.ROLLED_BACK))
         .outerjoin(CheckpointRow, CheckpointRow.reallocation_id == ReallocationRow.id)
         .where(
+            requested_at.is_not(None),
             or_(
-                and_(
-                    CheckpointRow.reallocation_id.is_(None),
-                    or_(waived.at.is_not(None), ended.at.is_not(None)),
-                ),
+                and_(CheckpointRow.reallocation_id.is_(None), ended_at.is_not(None)),
                 ReallocationRow.continued_training,
-            )
+            ),
         )
         .order_by(ReallocationRow.id)
     )

@@ -45,7 +45,6 @@ _PRIORITISED = select(ReallocationRow.id).where(
     ReallocationRow.priority.is_not(None), ReallocationRow.priority_ended_at.is_(None)
 )
 _ORDER = {step: place for place, step in enumerate(ReallocationStep)}
-_REGROUP_STEPS = (ReallocationStep.REGROUP_REQUESTED, ReallocationStep.REGROUPED)
 _AFTER_REGROUP_REQUESTED = (ReallocationStep.REGROUPED, ReallocationStep.ROLLED_BACK, ReallocationStep.FAILED)
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date, datetime, timezone
@@ -79,16 +79,19 @@ class ViewReader:
         since: datetime | None = None,
         until: datetime | None = None,
         slurm_job_id: str | None = None,
+        job_ids: Collection[int] | None = None,
         account: str | None = None,
         user_name: str | None = None,
         limit: int = 10_000,
     ) -> Rows[Row]:
-        """Return the rows of one view (`kind` is one of `ROW_TYPES`), from `since` up to before `until`.
+        """Return the rows of one view (`kind` is one of `ROW_TYPES`, or `ListedJob`), from `since` up to
+        before `until`.
 
         Each row class names its time column: the submission of jobs, the day of sums by day. A view of days
         includes the whole day of `since`, and the day of `until` unless that is midnight. `slurm_job_id`
-        selects the newest job with that id, because slurmctld may start its ids anew. Raises `UsageError` for
-        a condition without a column in the view, `UnknownJobError` for an unknown job.
+        selects the newest job with that id, because slurmctld may start its ids anew; `job_ids` are the
+        store's own. Raises `UsageError` for a condition without a column in the view, `UnknownJobError` for
+        an unknown job.
         """
         with self._database.read() as connection:
             return self._read(
@@ -97,6 +100,7 @@ class ViewReader:
                 since,
                 until,
                 slurm_job_id,
+                job_ids,
                 {"account": account, "user_name": user_name},
                 limit,
             )
@@ -224,6 +228,7 @@ class ViewReader:
         since: datetime | None,
         until: datetime | None,
         slurm_job_id: str | None,
+        job_ids: Collection[int] | None,
         equal: dict[str, str | None],
         limit: int,
     ) -> Rows[Row]:
@@ -237,6 +242,8 @@ class ViewReader:
                 conditions.append(_column_of(source, view, name) == clean_text(wanted))
         if slurm_job_id is not None:
             conditions.append(_column_of(source, view, "job_id") == _known_job(connection, slurm_job_id))
+        if job_ids is not None:
+            conditions.append(_column_of(source, view, "job_id").in_(job_ids))
         moment = source.c[time_column]
         conditions += _within(moment, types[time_column][1], since, until)
         wanted_rows = min(max(limit, 1), MOST_ROWS)

@@ -54,6 +54,26 @@ class JobGoodput:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ListedJob:
+    """One job by what lists are searched and sorted by: the columns of job_goodput that are read quickly."""
+
+    VIEW: ClassVar[str] = "job_goodput"
+    TIME: ClassVar[str] = "submitted_at"
+
+    job_id: int
+    slurm_job_id: str
+    name: str
+    user_name: str
+    account: str
+    state: str
+    submitted_at: datetime
+    waited_s: float
+    gpu_hours: float
+    goodput: float | None
+    restarts: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobEvent:
     """One event of a job; `until` and `span_s` where it lasts."""
 

@@ -37,9 +37,15 @@ class UtcDateTime(TypeDecorator[datetime]):
         return value.replace(tzinfo=None) if dialect.name == "sqlite" else value
 
     def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        if value is None:
-            return None
-        return value.replace(tzinfo=timezone.utc) if value.tzinfo is None else value.astimezone(timezone.utc)
+        return None if value is None else value.astimezone(timezone.utc)
+
+    def result_processor(self, dialect: Dialect, coltype: object) -> Any:
+        # Reports read a hundred thousand moments: SQLAlchemy's two steps for a text take five times as long.
+        return _from_text if dialect.name == "sqlite" else super().result_processor(dialect, coltype)
+
+
+def _from_text(text: str | None) -> datetime | None:
+    return None if text is None else datetime.fromisoformat(f"{text}+00:00")
 
 
 def checked_enum(kind: type[enum.Enum], name: str) -> Enum:

@@ -8,6 +8,7 @@
 | `next_day(d)`, `midnight(d)` | the day after day d, the time at which it begins |
 | `least(a, b)`, `greatest(a, b)` | the smaller, the larger of two values, neither of them null |
 | `joined(a)` | an aggregate: texts with a + between them |
+| `not_negative(a)` | a, 0 where it is negative, null where it is null |
 | `ratio(a, b)` | a / b, null where b is not above 0 |
 | `total(a)` | the sum of whole numbers; 0 or null of none |
 | `clamped(table, ...)` | a table, or columns of it, with numbers whose products cannot overflow |
@@ -30,10 +31,6 @@ from sqlalchemy import BigInteger, Double
 from pollux_slurm.resources import resource_dir
 
 Macro = Callable[..., str] | str
-
-
-def _ratio(part: str, whole: str) -> str:
-    return f"(CASE WHEN {whole} > 0.0 THEN {part} / {whole} END)"
 
 
 def _clamped(name: str, *only: str) -> str:
@@ -59,6 +56,7 @@ def _clamped(name: str, *only: str) -> str:
     return f"(SELECT {', '.join(columns)} FROM {name} AS t)"
 
 
+# SQLite looks a value up again wherever a view writes it: these write it as rarely as can be.
 _SQLITE: dict[str, Macro] = {
     # julianday() is off by some 40 microseconds. So only the whole seconds come from it; the fraction comes
     # from the six digits behind them in the text.
@@ -75,7 +73,8 @@ _SQLITE: dict[str, Macro] = {
     "least": lambda one, other: f"MIN({one}, {other})",
     "greatest": lambda one, other: f"MAX({one}, {other})",
     "joined": lambda text: f"group_concat({text}, '+')",
-    "ratio": _ratio,
+    "not_negative": lambda number: f"MAX(0.0, {number})",
+    "ratio": lambda part, whole: f"({part} / NULLIF(MAX({whole}, 0.0), 0.0))",
     "total": lambda number: f"TOTAL({number})",
     "clamped": lambda table, *_only: table,
     "sql_false": "0",
@@ -97,7 +96,8 @@ _POSTGRESQL: dict[str, Macro] = {
     "least": lambda one, other: f"LEAST({one}, {other})",
     "greatest": lambda one, other: f"GREATEST({one}, {other})",
     "joined": lambda text: f"string_agg({text}, '+')",
-    "ratio": _ratio,
+    "not_negative": lambda number: f"CASE WHEN {number} < 0.0 THEN 0.0 ELSE {number} END",
+    "ratio": lambda part, whole: f"(CASE WHEN {whole} > 0.0 THEN {part} / {whole} END)",
     "total": lambda number: f"SUM({number})",
     "clamped": _clamped,
     "sql_false": "false",

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import socket
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
@@ -74,9 +73,7 @@ def explain_loss(environment: JobEnvironment) -> None:
     )
 
 
-def _cause(
-    directory: Path | None, *, run_number: int, rank: int, pause: Callable[[float], None] = time.sleep
-) -> RankFailure | None:
+def _cause(directory: Path | None, *, run_number: int, rank: int) -> RankFailure | None:
     """Return the failure of another rank of this run; None where none is noted in time."""
     if directory is None:
         return None
@@ -84,7 +81,7 @@ def _cause(
         for known in read_failures(directory, since_run=run_number):
             if known.is_cause and known.rank != rank:
                 return known
-        pause(_POLL_INTERVAL_S)
+        time.sleep(_POLL_INTERVAL_S)
     return None
 
 

@@ -23,6 +23,7 @@ from torch.optim import Optimizer
 
 from pollux_slurm.errors import UsageError
 from pollux_slurm.model import JobWarning
+from pollux_slurm.text import some_of
 from pollux_slurm.torch.coordination.plain_data import to_plain
 from pollux_slurm.torch.coordination.replica_comparison import (
     bit_sums,
@@ -239,5 +240,4 @@ def _digests(leaves: Mapping[Path, Any]) -> dict[Path, int]:
 
 def _listed(paths: Sequence[Path]) -> str:
     """Return parameters by name, with the first key of the state, as text."""
-    named = [f"{path[1]!r}" + (f" ({path[2]})" if len(path) > 2 else "") for path in paths[:3]]
-    return ", ".join(named) + (f" and {len(paths) - 3} more" if len(paths) > 3 else "")
+    return some_of([f"{path[1]!r}" + (f" ({path[2]})" if len(path) > 2 else "") for path in paths], 3)

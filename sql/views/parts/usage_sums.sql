@@ -3,10 +3,7 @@
        SUM(x.gpu_s) / 3600.0 AS gpu_hours,
        SUM(x.trained_gpu_s) / 3600.0 AS trained_gpu_hours,
        SUM(x.useful_gpu_s) / 3600.0 AS useful_gpu_hours,
-       CASE WHEN SUM(x.gpu_s) > SUM(x.trained_gpu_s) THEN SUM(x.trained_gpu_s) / SUM(x.gpu_s)
-            WHEN SUM(x.gpu_s) > 0.0 THEN 1.0
-            ELSE 0.0
-       END AS progress_share,
+       {{ least('1.0', 'COALESCE(' ~ ratio('SUM(x.trained_gpu_s)', 'SUM(x.gpu_s)') ~ ', 0.0)') }} AS progress_share,
        SUM(x.counted_examples) AS examples,
        SUM(x.useful_examples) AS useful_examples,
        {{ ratio('SUM(x.examples)', 'SUM(x.trained_s)') }} AS throughput,

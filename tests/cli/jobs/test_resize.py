@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.jobs.test_run import PLAIN, pollux
-from tests.launch.run.resizable import ResizableRun, is_gone, runs
+from tests.launch.run.resizable import ResizableRun, runs
+from tests.waiting import is_gone
 
 __all__ = ["runs"]
 

@@ -17,18 +17,9 @@ import pytest
 from pollux_slurm.model import JobState
 from pollux_slurm.store import open_store
 from tests.cli.inside import pollux
-from tests.report.stories import fill
 from tests.store.builders import observation, registration
 
 SINCE = ("--since", "2026-02-01", "--until", "2026-04-01")
-
-
-@pytest.fixture
-def url(store_url: str) -> str:
-    store = open_store(store_url)
-    fill(store)
-    store.close()
-    return store_url
 
 
 @pytest.mark.parametrize(

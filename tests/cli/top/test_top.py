@@ -24,7 +24,7 @@ from pollux_slurm.model import JobState, ReallocationCause
 from pollux_slurm.now.cluster import ClusterNow
 from pollux_slurm.store import open_store
 from tests.cli.inside import pollux
-from tests.report.stories import HOSTILE, fill
+from tests.report.stories import HOSTILE
 from tests.store.builders import at, observation, registration, report, token_of
 
 if TYPE_CHECKING:
@@ -37,14 +37,6 @@ def top(url: str, **changes: bool) -> TopApp:
     config = load_config({})
     config = dataclasses.replace(config, store=dataclasses.replace(config.store, url=url))
     return TopApp(config, every_s=3600, clock=lambda: at(100), **changes)
-
-
-@pytest.fixture
-def url(store_url: str) -> str:
-    store = open_store(store_url)
-    fill(store)
-    store.close()
-    return store_url
 
 
 async def until(pilot: Pilot[None], holds: Callable[[], bool]) -> None:
@@ -199,7 +191,7 @@ def test_that_a_job_that_was_left_while_it_was_read_ends_nothing(url: str) -> No
         await until(pilot, lambda: not screen.is_attached)
         screen.show(screen._story)
         screen.show(StoreUnavailable("it is away"))
-        not_there_yet = JobScreen("2", app._clock, is_ascii=False)
+        not_there_yet = JobScreen("2", is_ascii=False)
         not_there_yet.show(screen._story)
 
     played(app, play)

@@ -40,11 +40,6 @@ def is_paused(harness: Harness, job_id: str) -> bool:
     return waits and harness.store.jobs.get(job_id).paused_at is not None
 
 
-def last(harness: Harness, job_id: str) -> tuple[Step, str | None]:
-    move = harness.store.journal.reallocations(job_id)[-1]
-    return move.step, move.reason
-
-
 def test_that_a_job_is_paused_behind_its_checkpoint_and_gets_gpus_again(harness: Harness) -> None:
     job_id = paused(harness)
     job = harness.job(job_id)
@@ -67,7 +62,7 @@ def test_that_a_job_is_paused_behind_its_checkpoint_and_gets_gpus_again(harness:
     harness.run_until(harness.daemon(policy=PAUSES), seconds=20)
     assert harness.job(job_id).allocation == Allocation.of({"n1": 2})
     record = harness.store.jobs.get(job_id)
-    assert (record.paused_at, record.num_restarts, last(harness, job_id)[0]) == (None, 1, Step.CONFIRMED)
+    assert (record.paused_at, record.num_restarts, harness.last_step(job_id)[0]) == (None, 1, Step.CONFIRMED)
     # The time of a pause is not part of the restart delay.
     assert record.mean_restart_delay_s is None
 
@@ -89,7 +84,7 @@ def test_that_without_a_confirmed_checkpoint_nothing_is_paused(harness: Harness)
     )
     harness.targets = {}
     harness.run_until(harness.daemon(policy=PAUSES), seconds=30)
-    assert last(harness, job_id)[0] is Step.ROLLED_BACK
+    assert harness.last_step(job_id)[0] is Step.ROLLED_BACK
     assert harness.job(job_id).restart_count == 0
 
 
@@ -168,7 +163,7 @@ def test_that_a_job_that_cannot_be_parked_is_released(harness: Harness) -> None:
     harness.run_until(daemon, until=lambda: bool(harness.store.journal.reallocations()), seconds=8)
     harness.targets = {}
     harness.run_until(daemon, seconds=20)
-    step, reason = last(harness, job_id)
+    step, reason = harness.last_step(job_id)
     assert (step, reason) == (Step.FAILED, "Slurm refused its begin time: access denied")
     assert not harness.job(job_id).held
 

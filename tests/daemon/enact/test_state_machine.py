@@ -30,11 +30,6 @@ def started(harness: Harness, *, gpus: int = 1, **options: Any) -> str:
     return job_id
 
 
-def last(harness: Harness, job_id: str) -> tuple[Step, str | None]:
-    move = harness.store.journal.reallocations(job_id)[-1]
-    return move.step, move.reason
-
-
 def test_that_a_running_job_is_moved_through_every_step(harness: Harness) -> None:
     job_id = started(harness)
     harness.targets = {job_id: {"n0": 2, "n1": 2}}
@@ -59,7 +54,7 @@ def test_that_a_move_of_a_job_that_has_ended_has_that_reason(harness: Harness) -
     harness.targets = {}
     daemon.round()  # records its end
     daemon.tick()
-    assert last(harness, job_id) == (Step.ROLLED_BACK, "the job is completed")
+    assert harness.last_step(job_id) == (Step.ROLLED_BACK, "the job is completed")
 
 
 def test_that_nothing_is_requeued_without_a_confirmed_checkpoint(harness: Harness) -> None:
@@ -69,7 +64,7 @@ def test_that_nothing_is_requeued_without_a_confirmed_checkpoint(harness: Harnes
     harness.run_until(harness.daemon(), until=lambda: bool(harness.store.journal.reallocations()), seconds=10)
     harness.targets = {}
     harness.run_until(harness.daemon(), seconds=30)
-    step, reason = last(harness, job_id)
+    step, reason = harness.last_step(job_id)
     assert (step, reason) == (Step.ROLLED_BACK, "no checkpoint was confirmed in 20 s")
     assert harness.job(job_id).restart_count == 0
     assert ("requeue_hold", job_id) not in harness.slurm.calls
@@ -93,7 +88,7 @@ def test_that_a_waiting_job_is_reshaped_where_it_waits(harness: Harness) -> None
     harness.slurm.finish(blocker[1])
     harness.run_until(harness.daemon(), seconds=10)
     assert harness.job(job_id).allocation == Allocation.of({"n1": 2})
-    step, _ = last(harness, job_id)
+    step, _ = harness.last_step(job_id)
     assert (step, harness.job(job_id).restart_count) == (Step.CONFIRMED, 0)
 
 
@@ -113,7 +108,7 @@ def test_that_a_waiting_job_that_starts_first_is_not_shrunk(harness: Harness) ->
     harness.targets = {}
     harness.run_until(daemon, seconds=8)
     assert harness.job(job_id).allocation == Allocation.of({"n0": 4})
-    step, reason = last(harness, job_id)
+    step, reason = harness.last_step(job_id)
     assert (step, reason) == (Step.ROLLED_BACK, "the job started before it was reshaped")
     assert harness.slurm.calls.count(("reshape", job_id)) == 1, "refused, and not tried again"
 
@@ -148,7 +143,7 @@ def test_that_gpus_taken_before_the_requeue_roll_the_move_back(harness: Harness)
     harness.submit_unmanaged(gpus=2)
     harness.targets = {}
     harness.run_until(daemon, seconds=8)
-    step, _ = last(harness, job_id)
+    step, _ = harness.last_step(job_id)
     assert step is Step.ROLLED_BACK
     assert harness.job(job_id).restart_count == 0
 
@@ -160,7 +155,7 @@ def test_that_gpus_taken_after_the_requeue_still_let_the_job_run(harness: Harnes
     harness.run_until(harness.daemon(), until=lambda: bool(harness.store.journal.reallocations()), seconds=8)
     harness.targets = {}
     harness.run_until(harness.daemon(), seconds=40)
-    assert last(harness, job_id) == (Step.CONFIRMED, "instead of n0:4, which was taken or drained")
+    assert harness.last_step(job_id) == (Step.CONFIRMED, "instead of n0:4, which was taken or drained")
     assert harness.job(job_id).state is JobState.RUNNING
     assert harness.job(job_id).allocation == Allocation.of({"n1": 4})
     assert harness.store.journal.reallocations(job_id)[-1].target == Allocation.of({"n1": 4})
@@ -178,7 +173,7 @@ def test_that_a_job_whose_target_an_adaptive_job_took_gets_the_best_that_fits(ha
     harness.run_until(harness.daemon(), until=lambda: len(harness.agents) == 2, seconds=20)
     harness.slurm.set_node("n0", available=True)
     harness.run_until(harness.daemon(), seconds=40)
-    assert last(harness, job_id) == (Step.CONFIRMED, "instead of n1:4, which was taken or drained")
+    assert harness.last_step(job_id) == (Step.CONFIRMED, "instead of n1:4, which was taken or drained")
     assert harness.job(job_id).allocation == Allocation.of({"n0": 2})
 
 
@@ -194,7 +189,7 @@ def test_that_a_job_waits_with_its_minimum_where_nothing_fits(harness: Harness) 
     harness.run_until(harness.daemon(), until=lambda: bool(harness.store.journal.reallocations()), seconds=8)
     harness.targets = {}
     harness.run_until(harness.daemon(), seconds=40)
-    step, reason = last(harness, job_id)
+    step, reason = harness.last_step(job_id)
     assert step is Step.FAILED
     assert (reason or "").startswith("did not start in its new shape")
     job = harness.job(job_id)
@@ -208,7 +203,7 @@ def test_that_a_shape_that_slurm_refuses_brings_the_job_back_to_its_old_one(harn
     harness.run_until(harness.daemon(), until=lambda: bool(harness.store.journal.reallocations()), seconds=8)
     harness.targets = {}
     harness.run_until(harness.daemon(), seconds=30)
-    step, reason = last(harness, job_id)
+    step, reason = harness.last_step(job_id)
     assert step is Step.CONFIRMED
     refused = "which Slurm refused (Requested node configuration is not available)"
     assert reason == f"instead of n1:4, {refused}"
@@ -222,7 +217,7 @@ def test_that_an_unreachable_slurmctld_only_delays(harness: Harness, method: str
     harness.slurm.fail(method, SlurmUnavailable("socket timed out"))
     harness.run_until(harness.daemon(), seconds=40)
     assert harness.job(job_id).allocation == Allocation.of({"n1": 4})
-    assert last(harness, job_id)[0] is Step.CONFIRMED
+    assert harness.last_step(job_id)[0] is Step.CONFIRMED
 
 
 def test_that_a_job_held_externally_after_its_release_stays_held(harness: Harness) -> None:
@@ -235,7 +230,7 @@ def test_that_a_job_held_externally_after_its_release_stays_held(harness: Harnes
     harness.slurm.hold(job_id)
     harness.run_until(daemon, seconds=20)
     assert harness.job(job_id).held
-    assert last(harness, job_id) == (Step.FAILED, "the job was held externally")
+    assert harness.last_step(job_id) == (Step.FAILED, "the job was held externally")
 
 
 def moves_to_n1(harness: Harness) -> tuple[AllocationRecord, Reallocation]:
@@ -292,7 +287,7 @@ def test_that_an_external_hold_during_a_move_outlives_the_daemon(harness: Harnes
     harness.targets = {}
     harness.run_until(harness.daemon(), seconds=30)  # the first one is dead
     assert harness.job(job_id).held
-    assert last(harness, job_id) == (Step.FAILED, "the job was held externally")
+    assert harness.last_step(job_id) == (Step.FAILED, "the job was held externally")
 
 
 def test_that_a_pending_job_held_externally_while_it_is_placed_stays_held(harness: Harness) -> None:
@@ -318,7 +313,7 @@ def test_that_a_job_that_a_round_saw_cancelled_is_not_taken_for_another(harness:
     harness.clock.advance(1)
     daemon.round()
     daemon.tick()
-    assert last(harness, job_id) == (Step.ROLLED_BACK, "the job is cancelled")
+    assert harness.last_step(job_id) == (Step.ROLLED_BACK, "the job is cancelled")
 
 
 def test_that_a_cancelled_job_closes_the_journal(harness: Harness) -> None:
@@ -326,7 +321,7 @@ def test_that_a_cancelled_job_closes_the_journal(harness: Harness) -> None:
     harness.targets = {job_id: {"n1": 2}}
     harness.slurm.before["reshape"] = lambda: harness.slurm.cancel(job_id)
     harness.run_until(harness.daemon(), seconds=20)
-    assert last(harness, job_id) == (Step.FAILED, "the job is cancelled")
+    assert harness.last_step(job_id) == (Step.FAILED, "the job is cancelled")
     assert harness.store.jobs.get(job_id).state is JobState.CANCELLED
     assert harness.open_moves() == 0
 
@@ -342,7 +337,7 @@ def test_that_a_job_requeued_externally_is_not_requeued_again(harness: Harness) 
     harness.slurm.release(job_id)
     harness.targets = {}
     harness.run_until(daemon, seconds=10)
-    assert last(harness, job_id)[0] is Step.ROLLED_BACK
+    assert harness.last_step(job_id)[0] is Step.ROLLED_BACK
     assert harness.slurm.calls.count(("requeue_hold", job_id)) == 1
 
 
@@ -362,7 +357,7 @@ def test_that_a_job_that_trains_on_after_its_checkpoint_is_not_requeued(harness:
     harness.agents[job_id].act()
     harness.targets = {}
     harness.run_until(harness.daemon(), seconds=4)
-    step, reason = last(harness, job_id)
+    step, reason = harness.last_step(job_id)
     assert (step, reason) == (Step.ROLLED_BACK, "the job trained on after its checkpoint")
     assert harness.job(job_id).restart_count == 0
 
@@ -434,7 +429,7 @@ def test_that_a_node_that_drains_under_a_planned_move_rolls_it_back(harness: Har
     harness.slurm.set_node("n2", available=False, state="drained")
     harness.targets = {}
     harness.run_until(daemon, seconds=8)
-    assert last(harness, job_id)[0] is Step.ROLLED_BACK
+    assert harness.last_step(job_id)[0] is Step.ROLLED_BACK
 
 
 def test_that_another_job_with_the_id_of_a_registered_one_is_not_touched(harness: Harness) -> None:
@@ -550,4 +545,4 @@ def test_that_a_job_missing_from_one_read_is_not_given_up(harness: Harness) -> N
     slurm.hidden = None
     harness.run_until(daemon, seconds=20)
     assert harness.job(job_id).allocation == Allocation.of({"n1": 2})
-    assert last(harness, job_id)[0] is Step.CONFIRMED
+    assert harness.last_step(job_id)[0] is Step.CONFIRMED

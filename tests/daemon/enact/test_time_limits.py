@@ -100,17 +100,12 @@ def near_its_limit(harness: Harness, *, total_minutes: int, slice_minutes: int =
     return job_id
 
 
-def runs_again(harness: Harness, job_id: str, restart_count: int) -> bool:
-    job = harness.job(job_id)
-    return (job.state, job.restart_count) == (JobState.RUNNING, restart_count) and not harness.open_moves()
-
-
 def test_that_a_job_near_its_limit_is_saved_and_given_another_slice_up_to_the_total(harness: Harness) -> None:
     job_id = near_its_limit(harness, total_minutes=90)
     place = harness.job(job_id).allocation
     daemon = harness.daemon()
-    harness.run_until(daemon, until=lambda: runs_again(harness, job_id, 1), seconds=20)
-    assert runs_again(harness, job_id, 1)
+    harness.run_until(daemon, until=lambda: harness.runs_again(job_id, 1), seconds=20)
+    assert harness.runs_again(job_id, 1)
     (move,) = harness.store.journal.reallocations(job_id)
     assert (move.step, move.source, move.target) == (Step.CONFIRMED, place, place)
     assert move.cause is ReallocationCause.TIME_LIMIT
@@ -125,7 +120,7 @@ def test_that_a_job_near_its_limit_is_saved_and_given_another_slice_up_to_the_to
 
 def test_that_a_total_gives_whole_slices_while_it_lasts(harness: Harness) -> None:
     job_id = near_its_limit(harness, total_minutes=600)
-    harness.run_until(harness.daemon(), until=lambda: runs_again(harness, job_id, 1), seconds=20)
+    harness.run_until(harness.daemon(), until=lambda: harness.runs_again(job_id, 1), seconds=20)
     assert harness.job(job_id).time_limit_s == 3600
 
 
@@ -139,15 +134,15 @@ def test_that_no_run_gets_more_than_slurm_had_granted_whatever_the_comment_has(
         file = shared_store_url.removeprefix("sqlite:///")
         with contextlib.closing(sqlite3.connect(file)) as connection, connection:
             connection.execute("UPDATE jobs SET time_limit_s = NULL")
-    harness.run_until(harness.daemon(), until=lambda: runs_again(harness, job_id, 1), seconds=20)
-    assert runs_again(harness, job_id, 1)
+    harness.run_until(harness.daemon(), until=lambda: harness.runs_again(job_id, 1), seconds=20)
+    assert harness.runs_again(job_id, 1)
     assert harness.job(job_id).time_limit_s == 3600
 
 
 def test_that_a_job_is_renewed_although_its_node_takes_no_jobs_any_more(harness: Harness) -> None:
     job_id = near_its_limit(harness, total_minutes=600)
     harness.slurm.set_node("n0", available=False, state="draining")
-    harness.run_until(harness.daemon(), until=lambda: runs_again(harness, job_id, 1), seconds=30)
+    harness.run_until(harness.daemon(), until=lambda: harness.runs_again(job_id, 1), seconds=30)
     assert harness.job(job_id).allocation.nodes == ("n1",)
     assert harness.job(job_id).time_limit_s == 3600
 

@@ -34,11 +34,6 @@ def reasons(harness: Harness, job_id: str) -> list[str]:
     return [move.reason or "" for move in harness.store.journal.reallocations(job_id)]
 
 
-def runs_again(harness: Harness, job_id: str, restarts: int) -> bool:
-    job = harness.job(job_id)
-    return (job.state, job.restart_count) == (JobState.RUNNING, restarts) and not harness.open_moves()
-
-
 @pytest.mark.parametrize("exit_code", [1, 137, 143])
 def test_that_a_job_whose_start_slurm_ended_is_started_again_and_moved_as_any_other(
     harness: Harness, exit_code: int
@@ -48,8 +43,8 @@ def test_that_a_job_whose_start_slurm_ended_is_started_again_and_moved_as_any_ot
     harness.slurm.finish(job_id, exit_code=exit_code)
     harness.agents[job_id].reports = True
     daemon = harness.daemon()
-    harness.run_until(daemon, until=lambda: runs_again(harness, job_id, 2), seconds=30)
-    assert runs_again(harness, job_id, 2)
+    harness.run_until(daemon, until=lambda: harness.runs_again(job_id, 2), seconds=30)
+    assert harness.runs_again(job_id, 2)
     (move,) = harness.store.journal.reallocations(job_id)
     assert move.step is Step.CONFIRMED
     reason = f"started again, since Slurm ended its start before it trained: exit code {exit_code}"
@@ -66,7 +61,7 @@ def test_that_the_journal_has_the_new_target_when_slurm_refused_the_first(
     starts_anew(harness, job_id)
     harness.slurm.finish(job_id, exit_code=1)
     harness.refuse_shapes(times=2)
-    harness.run_until(harness.daemon(), until=lambda: runs_again(harness, job_id, 2), seconds=30)
+    harness.run_until(harness.daemon(), until=lambda: harness.runs_again(job_id, 2), seconds=30)
     assert harness.job(job_id).allocation == Allocation.of({"n1": 1})
     assert reasons(harness, job_id) == [
         "started again, since Slurm ended its start before it trained: exit code 1; "
@@ -123,8 +118,8 @@ def test_that_a_job_that_ends_so_with_a_move_planned_is_started_again(harness: H
     )  # fmt: skip
     harness.slurm.finish(job_id, exit_code=1)
     harness.agents[job_id].reports = True
-    harness.run_until(harness.daemon(), until=lambda: runs_again(harness, job_id, 2), seconds=30)
-    assert runs_again(harness, job_id, 2)
+    harness.run_until(harness.daemon(), until=lambda: harness.runs_again(job_id, 2), seconds=30)
+    assert harness.runs_again(job_id, 2)
 
 
 @pytest.mark.parametrize("at", [1, 2, 3])
@@ -141,8 +136,8 @@ def test_that_a_daemon_killed_around_the_plan_leaves_a_job_that_runs(harness: Ha
     )
     with pytest.raises(Killed):
         harness.run_until(mortal, seconds=20)
-    harness.run_until(harness.daemon(), until=lambda: runs_again(harness, job_id, 2), seconds=20)
-    assert runs_again(harness, job_id, 2)
+    harness.run_until(harness.daemon(), until=lambda: harness.runs_again(job_id, 2), seconds=20)
+    assert harness.runs_again(job_id, 2)
 
 
 def test_that_no_more_jobs_are_started_again_or_released_at_a_time_than_may_move(harness: Harness) -> None:

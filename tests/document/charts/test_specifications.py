@@ -41,20 +41,8 @@ def at(second: float) -> float:
 
 
 def rows(chart: Any) -> list[dict[str, Any]]:
-    """Return the values of all layers of a chart."""
-    found: list[dict[str, Any]] = []
-
-    def collect(part: Any) -> None:
-        if isinstance(part, dict):
-            found.extend(part.get("data", {}).get("values", []) if isinstance(part.get("data"), dict) else [])
-            for value in part.values():
-                collect(value)
-        elif isinstance(part, list):
-            for value in part:
-                collect(value)
-
-    collect(json.loads(specification(chart)))
-    return found
+    """Return the values of all layers of a chart, each once."""
+    return [row for values in json.loads(specification(chart))["datasets"].values() for row in values]
 
 
 def test_that_a_line_breaks_at_its_gaps_and_a_lone_point_is_seen() -> None:
@@ -78,6 +66,11 @@ def test_that_a_line_breaks_at_its_gaps_and_a_lone_point_is_seen() -> None:
         (3.0, 1, True),
         (4.0, 2, False),
     ]
+
+
+def test_that_numbers_that_json_does_not_have_are_null() -> None:
+    endless = Series(label="a", points=((at(0), 1.0),), ranges=((-math.inf, math.inf),))
+    assert [(row["low"], row["high"]) for row in rows(lines(endless)) if "low" in row] == [(None, None)]
 
 
 def test_that_a_line_of_steps_is_one_and_an_area_is_not_stacked() -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.waiting import wait_until
+from tests.waiting import is_gone, wait_until
 
 DRIVER = """
 import os, sys, time
@@ -100,14 +100,6 @@ def drivers(tmp_path: Path) -> Iterator[list[Driver]]:
 def start(drivers: list[Driver], folder: Path, script: str, **options: Any) -> Driver:
     drivers.append(Driver(folder, script, **options))
     return drivers[-1]
-
-
-def is_gone(pid: int) -> bool:
-    """Tell whether a process has ended: it does not exist, or is a zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
-    except OSError:
-        return True
 
 
 def test_that_the_exit_code_is_zero_if_all_processes_succeed(drivers: list[Driver], tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from pollux_slurm.agent.membership.resize_requests import ResizeAnswer, ResizeRequest, ResizeRequests
-from tests.waiting import wait_until
+from tests.waiting import is_gone, wait_until
 
 _ROOT = Path(__file__).resolve().parents[3]
 _DRIVER = """
@@ -183,14 +183,6 @@ def runs() -> Iterator[list[ResizableRun]]:
     yield started
     for run in started:
         run.close()
-
-
-def is_gone(pid: int) -> bool:
-    """Tell whether a process has ended: it does not exist, or is a zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
-    except OSError:
-        return True
 
 
 def stop(pid: int) -> None:

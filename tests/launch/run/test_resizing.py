@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.launch.run.resizable import ResizableRun, is_gone, runs, stop
-from tests.waiting import wait_until
+from tests.launch.run.resizable import ResizableRun, runs, stop
+from tests.waiting import is_gone, wait_until
 
 __all__ = ["runs"]
 NO_NEWCOMER_JOINS = "if joins: time.sleep(1000)\n"

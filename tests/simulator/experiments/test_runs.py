@@ -14,7 +14,7 @@ import pytest
 from pollux_slurm.errors import SimulationError, UsageError
 from pollux_slurm.simulator import NodeGroup, read_applications
 from pollux_slurm.simulator.engine.cluster_rules import PLAIN_REQUEUE_S
-from pollux_slurm.simulator.experiments.runs import RunSpec, run_all, run_each
+from pollux_slurm.simulator.experiments.runs import RunSpec, run_each
 from pollux_slurm.simulator.experiments.settings import RunSettings, SlurmSettings, parse_nodes
 from tests.simulator.builders import made_job, write_traces
 from tests.waiting import wait_until
@@ -40,8 +40,8 @@ def test_that_what_is_done_is_told_within_runs_too(tmp_path: Path) -> None:
     def keep(num_done: float, text: str) -> None:
         reported.append((num_done, text))
 
-    found = run_all(specs, tmp_path, applications, on_done=keep)
-    assert [one.summary.policy for one in found] == ["tiresias", "optimus"]
+    found = dict(run_each(specs, tmp_path, applications, on_done=keep))
+    assert [found[index].summary.policy for index in range(2)] == ["tiresias", "optimus"]
     assert [told[0] for told in reported] == sorted(told[0] for told in reported)
     assert (reported[0][0], reported[-1][0]) == (0, 2)
     assert reported[0][1] == "0 of 2 jobs ended; 0.0 h simulated of w, tiresias"
@@ -55,13 +55,14 @@ def test_that_other_processes_tell_how_far_they_are(tmp_path: Path) -> None:
     settings = RunSettings(policy="tiresias", num_nodes=1, gpus_per_node=2)
     specs = [RunSpec(workload="w", jobs=days, settings=settings)] * 2
     reported: list[float] = []
-    run_all(
+    found = run_each(
         specs,
         tmp_path,
         read_applications(tmp_path),
         num_processes=2,
         on_done=lambda done, text: reported.append(done),
     )
+    assert len(list(found)) == 2
     assert reported == sorted(reported)
     assert reported[-1] == 2
     assert any(0 < done < 1 for done in reported)

@@ -53,7 +53,7 @@ def test_that_a_row_may_have_a_moment(tmp_path: Path) -> None:
 def test_that_an_error_lists_at_most_ten_applications(tmp_path: Path) -> None:
     file = tmp_path / "w.csv"
     file.write_text(HEAD + "a,1,other,1,8\n")
-    for count, end in ((10, "name8, name9"), (11, "name8, name9, and 1 more"), (0, "there are: none")):
+    for count, end in ((10, "name8, name9"), (11, "name8, name9 and 1 more"), (0, "there are: none")):
         names = {f"name{index}" if index < 10 else f"z{index}" for index in range(count)}
         with pytest.raises(TraceError, match=rf"{end}\)$"):
             read_workload(file, names)

@@ -197,3 +197,5 @@ def test_that_a_round_reads_no_history_in_sqlite(store: Store) -> None:
     histories = ("goodput_samples", "model_versions", "decisions", "decision_nodes", "runs", "run_nodes")
     scanned = [p for p in plans if p.startswith("SCAN") and any(p.split()[1] == h for h in histories)]
     assert scanned == []
+    of_all_jobs = ("ix_reallocation_steps_step_at", "ix_allocations_started_at", "ix_jobs_submitted_at")
+    assert [p for p in plans if any(index in p for index in of_all_jobs)] == []

@@ -53,15 +53,6 @@ from tests.store.builders import (
 )
 
 
-@pytest.fixture
-def running(any_store: Store) -> Store:
-    """A store in which job 1 runs on two GPUs of n0 and has reported once."""
-    any_store.jobs.register([registration(1)], at=at(0))
-    any_store.jobs.observe([observation(1, gpus={"n0": 2}, started_at=at(2))], at=at(5))
-    any_store.agent.report(token_of(1), report(1, first_step_s=3.0), at=at(10))
-    return any_store
-
-
 class TestRegistration:
     def test_that_a_job_is_what_its_registration_says(self, any_store: Store) -> None:
         terms = {"min_gpus": 2, "max_gpus": 8, "allow_unconfirmed": True}

@@ -22,23 +22,11 @@ from tests.store.builders import (
     members_of,
     move_in_place,
     move_running_job,
-    observation,
     plan,
-    registration,
-    report,
     token_of,
 )
 
 TARGET = Allocation.of({"n0": 2, "n1": 1})
-
-
-@pytest.fixture
-def running(any_store: Store) -> Store:
-    """A store in which job 1 runs on two GPUs of n0 and has reported once."""
-    any_store.jobs.register([registration(1)], at=at(0))
-    any_store.jobs.observe([observation(1, gpus={"n0": 2}, started_at=at(2))], at=at(5))
-    any_store.agent.report(token_of(1), report(1, first_step_s=3.0), at=at(10))
-    return any_store
 
 
 def plan_in_place(store: Store, **changes: Any) -> Reallocation:

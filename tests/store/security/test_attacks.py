@@ -6,7 +6,6 @@ import json
 import math
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import psycopg
@@ -43,21 +42,6 @@ from tests.store.untrusted_client import BAD_REPORT, Connection, await_other_end
 from tests.waiting import wait_until
 
 CHECKPOINT = {"request_id": 1, "blocked_s": 0.5, "size_bytes": 1}
-
-
-@pytest.fixture
-def victims(postgres_store: Store, postgres_url: str) -> Store:
-    """A store with jobs 1 (the client's) and 2 (somebody's), both running, 2 asked for a checkpoint."""
-    store = postgres_store
-    store.jobs.register([registration(1), registration(2, user_id=1002, user_name="grace")], at=at(0))
-    store.jobs.observe([observation(n, gpus={"n0": 2}) for n in (1, 2)], at=at(1))
-    return store
-
-
-@pytest.fixture
-def client(postgres: PostgresServer, victims: Store) -> Iterator[Connection]:
-    with connect(postgres) as connection:
-        yield connection
 
 
 def everything(store: Store) -> tuple[Any, ...]:

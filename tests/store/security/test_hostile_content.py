@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import psycopg
@@ -16,8 +15,7 @@ from hypothesis import strategies as st
 from pollux_slurm.store.contract.interface import Store
 from tests.store.builders import Step, advance, at, numbers_in, observation, plan, registration, token_of
 from tests.store.conftest import set_clock
-from tests.store.postgres import PostgresServer
-from tests.store.untrusted_client import BAD_REPORT, Connection, connect, raw_report, send
+from tests.store.untrusted_client import BAD_REPORT, Connection, raw_report, send
 
 REFUSED = {
     "a run number of 32 bits and one more": {"run_number": 2**32},
@@ -73,81 +71,66 @@ REFUSED = {
 }
 
 
-@pytest.fixture
-def running(postgres_store: Store, postgres_url: str) -> Store:
-    """A store with jobs 1 (the untrusted client's) and 2 (somebody's), both running."""
-    store = postgres_store
-    store.jobs.register([registration(1), registration(2, user_id=1002, user_name="grace")], at=at(0))
-    store.jobs.observe([observation(n, gpus={"n0": 2}) for n in (1, 2)], at=at(1))
-    return store
-
-
-@pytest.fixture
-def client(postgres: PostgresServer, running: Store) -> Iterator[Connection]:
-    with connect(postgres) as connection:
-        yield connection
-
-
-def test_that_hostile_content_is_refused_whole(client: Connection, running: Store) -> None:
+def test_that_hostile_content_is_refused_whole(client: Connection, victims: Store) -> None:
     for name, content in REFUSED.items():
         with pytest.raises(psycopg.Error) as refused:
             send(client, raw_report(1, **content))
         assert refused.value.sqlstate in BAD_REPORT, name
-    assert running.history.runs("1") == ()
-    assert running.history.models("1") == ()
+    assert victims.history.runs("1") == ()
+    assert victims.history.models("1") == ()
     send(client, raw_report(2))
-    assert len(running.history.samples("1")) == 1, "the job's next report counts"
+    assert len(victims.history.samples("1")) == 1, "the job's next report counts"
 
 
 def test_that_hostile_content_takes_nothing_from_the_last_good_report(
-    client: Connection, running: Store
+    client: Connection, victims: Store
 ) -> None:
     send(client, raw_report(1))
-    before = running.jobs.get("1")
+    before = victims.jobs.get("1")
     for name, content in REFUSED.items():
         with pytest.raises(psycopg.Error) as refused:
             send(client, raw_report(2, **content))
         assert refused.value.sqlstate in (*BAD_REPORT, "PX001", "PX002"), name
-    assert running.jobs.get("1") == before
+    assert victims.jobs.get("1") == before
 
 
 def test_that_a_number_written_as_a_text_is_that_number_and_bounded(
-    client: Connection, running: Store
+    client: Connection, victims: Store
 ) -> None:
     send(client, raw_report(1, throughput="17.5", sequence="3", gpus_per_node=["2"]))
-    (sample,) = running.history.samples("1")
+    (sample,) = victims.history.samples("1")
     assert sample.throughput == 17.5
     with pytest.raises(psycopg.Error) as refused:
         send(client, raw_report(4, throughput="1e13"))
     assert refused.value.sqlstate in BAD_REPORT
 
 
-def test_that_of_a_key_that_comes_twice_one_counts_and_is_checked(client: Connection, running: Store) -> None:
+def test_that_of_a_key_that_comes_twice_one_counts_and_is_checked(client: Connection, victims: Store) -> None:
     good = raw_report(1).removesuffix("}")
     with pytest.raises(psycopg.Error) as refused:
         send(client, good + ', "throughput": 5, "throughput": -5}')
     assert refused.value.sqlstate in BAD_REPORT
     send(client, good + ', "throughput": -5, "throughput": 5}')
-    (sample,) = running.history.samples("1")
+    (sample,) = victims.history.samples("1")
     assert sample.throughput == 5.0
 
 
-def test_that_deep_json_is_refused(client: Connection, running: Store) -> None:
+def test_that_deep_json_is_refused(client: Connection, victims: Store) -> None:
     deep = ("[" * 30_000 + "]" * 30_000, '{"a":' * 10_000 + "1" + "}" * 10_000)
     for name, value in itertools.product(("gpus_per_node", "throughput", "phase"), deep):
         with pytest.raises(psycopg.Error) as refused:
             send(client, raw_report(1, **{name: "HERE"}).replace('"HERE"', value))
         assert refused.value.sqlstate in BAD_REPORT, name
-    assert running.history.runs("1") == ()
+    assert victims.history.runs("1") == ()
 
 
-def test_that_deep_json_where_nobody_looks_does_no_harm(client: Connection, running: Store) -> None:
+def test_that_deep_json_where_nobody_looks_does_no_harm(client: Connection, victims: Store) -> None:
     send(client, raw_report(1, more="HERE").replace('"HERE"', "[" * 1000 + "]" * 1000))
-    assert len(running.history.samples("1")) == 1
+    assert len(victims.history.samples("1")) == 1
 
 
 def test_that_no_field_of_a_message_stands_for_what_the_database_finds(
-    postgres_store: Store, client: Connection, running: Store
+    postgres_store: Store, client: Connection, victims: Store
 ) -> None:
     """A time in the past or future, another's job or run, or a word that lifts the limits."""
     set_clock(postgres_store.clock, at(9))  # type: ignore[attr-defined]
@@ -157,19 +140,19 @@ def test_that_no_field_of_a_message_stands_for_what_the_database_finds(
         send(client, raw_report(sequence, **forged))
         with pytest.raises(psycopg.Error, match="reports 3 nodes and was seen on 1"):
             send(client, raw_report(sequence + 1, gpus_per_node=[1, 1, 1], **forged))
-    assert running.jobs.get("2").run is None
-    assert {sample.at for sample in running.history.samples("1")} == {at(9)}
+    assert victims.jobs.get("2").run is None
+    assert {sample.at for sample in victims.history.samples("1")} == {at(9)}
 
 
-def test_that_epochs_beyond_the_total_are_the_jobs_own_claim(client: Connection, running: Store) -> None:
+def test_that_epochs_beyond_the_total_are_the_jobs_own_claim(client: Connection, victims: Store) -> None:
     send(client, raw_report(1, epoch=10**9, total_epochs=1, progress=1e18))
     send(client, raw_report(2, epoch=0, total_epochs=0, progress=0.0))
-    assert [one.total_epochs for one in running.jobs.get("1").declarations] == [1, 0]
-    assert running.jobs.get("2").declarations == ()
+    assert [one.total_epochs for one in victims.jobs.get("1").declarations] == [1, 0]
+    assert victims.jobs.get("2").declarations == ()
 
 
 def test_that_numbers_that_go_back_and_forth_are_taken_as_they_come(
-    postgres_store: Store, client: Connection, running: Store
+    postgres_store: Store, client: Connection, victims: Store
 ) -> None:
     """Progress, epochs, steps and examples are the job's own claims; the order of reports is not."""
     for sequence, value in ((1, 10**9), (2, 0), (3, 10**9), (4, 1)):
@@ -178,23 +161,23 @@ def test_that_numbers_that_go_back_and_forth_are_taken_as_they_come(
             client,
             raw_report(sequence, num_steps=value, num_examples=value, epoch=value, progress=float(value)),
         )
-    samples = running.history.samples("1")
+    samples = victims.history.samples("1")
     assert [sample.epoch for sample in samples] == [10**9, 0, 10**9, 1]
     assert [sample.at for sample in samples] == [at(99)] * 4, "a clock set back puts none before another"
 
 
 def test_that_a_checkpoint_of_anothers_reallocation_confirms_nothing(
-    client: Connection, running: Store
+    client: Connection, victims: Store
 ) -> None:
-    planned = plan(running, 2)
-    advance(running, planned, (Step.CHECKPOINT_REQUESTED, 22))
+    planned = plan(victims, 2)
+    advance(victims, planned, (Step.CHECKPOINT_REQUESTED, 22))
     send(client, raw_report(1, request_id=planned.id, blocked_s=1e7, size_bytes=1))
     send(client, raw_report(2, request_id=-planned.id, blocked_s=0.0, size_bytes=1))
     send(client, raw_report(3, request_id=planned.id, blocked_s=None, size_bytes=None))
-    assert [one.step for one in running.journal.open_reallocations()] == [Step.CHECKPOINT_REQUESTED]
+    assert [one.step for one in victims.journal.open_reallocations()] == [Step.CHECKPOINT_REQUESTED]
 
 
-def test_that_warnings_are_compared_letter_by_letter(client: Connection, running: Store) -> None:
+def test_that_warnings_are_compared_letter_by_letter(client: Connection, victims: Store) -> None:
     names = [
         "never_stepped\u200b",
         "NEVER_STEPPED",
@@ -203,7 +186,7 @@ def test_that_warnings_are_compared_letter_by_letter(client: Connection, running
         *["x"] * 5000,
     ]
     send(client, raw_report(1, warnings=names))
-    assert running.jobs.get("1").warnings == ()
+    assert victims.jobs.get("1").warnings == ()
 
 
 VALUES = st.recursive(

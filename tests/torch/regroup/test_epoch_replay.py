@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +17,7 @@ pytestmark = pytest.mark.torch
 
 
 @pytest.fixture
-def _alone() -> Iterator[None]:
-    store = dist.HashStore()  # type: ignore[attr-defined]
-    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
-
-
-@pytest.fixture
-def replay(_alone: None) -> EpochReplay:
+def replay(alone: None) -> EpochReplay:
     replay = EpochReplay(watches=True)
     replay.begin_epoch()
     return replay
@@ -56,7 +47,7 @@ def test_that_communication_within_a_loop_does_not_count(replay: EpochReplay) ->
     assert replay.reason is None
 
 
-@pytest.mark.usefixtures("_alone")
+@pytest.mark.usefixtures("alone")
 def test_that_a_model_wrapped_before_the_training_does_not_count() -> None:
     replay = EpochReplay(watches=True)
     communicate()

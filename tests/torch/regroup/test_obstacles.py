@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from argparse import Namespace
-from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
@@ -15,15 +14,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from pollux_slurm.torch.regroup.obstacles import Obstacles
 
-pytestmark = pytest.mark.torch
-
-
-@pytest.fixture(autouse=True)
-def _alone() -> Iterator[None]:
-    store = dist.HashStore()  # type: ignore[attr-defined]
-    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("alone")]
 
 
 class Trainer:
