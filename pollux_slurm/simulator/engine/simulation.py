@@ -241,7 +241,7 @@ class _Simulation:
         solve_s = 0.0
         if adaptive:
             began = clock()
-            served = [job for job in adaptive if job.allocation or job.job.name not in queue.waiting]
+            served = [job for job in adaptive if job.job.name not in queue.waiting]
             decision = self._policy.allocate(self.now_s, served, cluster)
             solve_s = clock() - began
         if self._sharing is None:

@@ -254,15 +254,15 @@ def test_that_a_rigid_job_gets_what_an_adaptive_job_has_beyond_its_users_size(
 
 
 def test_that_unused_gpus_are_taken_first_and_then_those_of_jobs_that_have_lent_ones(tmp_path: Path) -> None:
-    """a has four GPUs where its user asked for one; b, the last adaptive job, has its own two of four.
+    """a has four GPUs where its user asked for two; b, the last adaptive job, has its own two of four.
 
-    c gets the two that nobody uses. d, which needs three, gets those of a, and b is left alone.
+    c gets the two that nobody uses. d, which needs two as well, gets those of a, and b is left alone.
     """
     jobs = [
-        made_job("a", num_replicas=1, batch_size=32),
+        made_job("a", num_replicas=2, batch_size=32),
         made_job("b", at_s=10, num_replicas=2, batch_size=32),
         made_job("c", at_s=30, num_replicas=2, batch_size=32),
-        made_job("d", at_s=50, num_replicas=3, batch_size=32),
+        made_job("d", at_s=50, num_replicas=2, batch_size=32),
     ]
     seed = next(seed for seed in range(500) if draw_adaptive(4, 0.5, seed=seed) == {0, 1})
     rules = dataclasses.replace(SLURM, adaptive_share=0.5, seed=seed)
@@ -276,10 +276,10 @@ def test_that_unused_gpus_are_taken_first_and_then_those_of_jobs_that_have_lent_
     done = run(tmp_path, keep, *jobs, cluster=Cluster(num_nodes=2, interval_s=20), rules=rules)
     assert (seen[40.0], seen[60.0]) == (
         {"a": ((0, 4),), "b": ((1, 2),)},
-        {"a": ((0, 1),), "b": ((1, 2),)},
+        {"a": ((0, 2),), "b": ((1, 2),)},
     )
     used = next(record.allocations for record in done.rounds if record.at_s == 60.0)
-    assert (used["c"], used["d"]) == (((1, 2),), ((0, 3),))
+    assert (used["c"], used["d"]) == (((1, 2),), ((0, 2),))
     assert [job.num_restarts for job in done.jobs[:2]] == [1, 0]
 
 
@@ -323,6 +323,59 @@ def test_that_only_jobs_behind_a_rigid_one_that_backfill_does_not_start_wait(tmp
     policy = Scripted(one_each)
     run(tmp_path, policy, *jobs, cluster=Cluster(num_nodes=1, interval_s=20), rules=rules)
     assert (asked[20.0], asked[40.0]) == ({"p", "q"}, {"p", "q", "r"})
+
+
+def test_that_a_job_before_a_rigid_one_takes_part_where_no_gpu_is_free(tmp_path: Path) -> None:
+    """p has its own four GPUs. It may shrink for q, which came before b, and not for r, which came after."""
+    jobs = [
+        made_job("p", num_replicas=4, batch_size=32),
+        made_job("q", at_s=25),
+        made_job("b", at_s=30, num_replicas=4),
+        made_job("r", at_s=35),
+    ]
+    seed = next(seed for seed in range(5000) if draw_adaptive(4, 0.7, seed=seed) == {0, 1, 3})
+    rules = dataclasses.replace(SLURM, adaptive_share=0.7, seed=seed)
+    asked: dict[float, set[str]] = {}
+
+    def share(now_s: float, jobs: Sequence[SimulatedJob]) -> Mapping[str, GpusByNode]:
+        asked[now_s] = {job.job.name for job in jobs}
+        gpus = policy.seen[now_s][0] // max(len(jobs), 1)
+        return {job.job.name: ((0, gpus),) for job in jobs} if gpus else {}
+
+    policy = Scripted(share)
+    run(tmp_path, policy, *jobs, cluster=Cluster(num_nodes=1, interval_s=20), rules=rules)
+    assert asked[40.0] == {"p", "q"}
+
+
+def test_that_a_job_on_several_nodes_keeps_its_own_where_it_has_most(tmp_path: Path) -> None:
+    other = UnmanagedJob(submitted_s=30, duration_s=1000, num_gpus=6)
+    rules = dataclasses.replace(SLURM, unmanaged_jobs=(other,))
+
+    def spread(now_s: float, jobs: Sequence[SimulatedJob]) -> Mapping[str, GpusByNode]:
+        return {"a": ((0, 1), (1, 3)) if now_s < 40 else ((1, 2),)}
+
+    policy = Scripted(spread)
+    jobs = [made_job("a", num_replicas=2, batch_size=32)]
+    run(tmp_path, policy, *jobs, cluster=Cluster(num_nodes=2, interval_s=20), rules=rules)
+    assert (policy.seen[20.0], policy.seen[40.0]) == ((4, 4), (0, 2))
+
+
+def test_that_slurm_starts_no_adaptive_job_on_gpus_that_are_reserved(tmp_path: Path) -> None:
+    """b waits for four GPUs, of which a has three; c, submitted with one, would keep it for longer."""
+    jobs = [
+        made_job("a", num_replicas=3),
+        made_job("b", at_s=70, num_replicas=4),
+        dataclasses.replace(made_job("c", at_s=130, batch_size=32), start_gpus=1),
+    ]
+    seed = next(seed for seed in range(500) if draw_adaptive(3, 0.3, seed=seed) == {2})
+    rules = dataclasses.replace(SLURM, adaptive_share=0.3, seed=seed)
+    policy = Scripted(lambda now_s, jobs: {job.job.name: ((0, 1),) for job in jobs if policy.seen[now_s][0]})
+    a, b, c = run(tmp_path, policy, *jobs, cluster=Cluster(num_nodes=1), rules=rules).jobs
+    assert a.finished_s is not None
+    assert b.first_started_s is not None
+    assert c.first_started_s is not None
+    assert a.finished_s < b.first_started_s < a.finished_s + 60
+    assert b.first_started_s < c.first_started_s
 
 
 def test_that_a_new_adaptive_job_waits_behind_a_rigid_one_also_where_a_running_one_would_shrink(
