@@ -244,7 +244,8 @@ class PolicyConfig:
         example="3600.0",
     )
     hysteresis: float | None = number(
-        "A running job loses this part of its speedup by any change. By default 0.1 with generalized-mean.",
+        "The part of its speedup that a move must gain. By default 0.1 with generalized-mean, where first "
+        "restarts and growth in place are free of it.",
         None,
         0.0,
         1.0,

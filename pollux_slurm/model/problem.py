@@ -170,7 +170,15 @@ class ProblemJob:
     promised_gpus: int = 0
 
     def takes(self, num_gpus: int) -> tuple[int, int, int]:
-        """Return the GPUs, CPUs and MB of memory that `num_gpus` of its GPUs take of a node."""
+        """Return the GPUs, CPUs and MB of memory that a part of its allocation takes of a node.
+
+        Args:
+            num_gpus: The GPUs of that part.
+
+        Examples:
+            >>> ProblemJob(job_id="1", cpus_per_gpu=4, memory_per_gpu_mb=1000).takes(2)
+            (2, 8, 2000)
+        """
         return num_gpus, num_gpus * self.cpus_per_gpu, num_gpus * self.memory_per_gpu_mb
 
 

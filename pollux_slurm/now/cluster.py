@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -124,6 +124,12 @@ class ClusterNow:
         if job.held:
             return "held"
         return "paused" if job.record.paused_at is not None else job.record.state.value
+
+    @property
+    def jobs_sentence(self) -> str:
+        """How many jobs are in which state, the most frequent first."""
+        states = Counter(self.state_of(job) for job in self.jobs if not job.record.state.is_over)
+        return ", ".join(f"{number:,} {state}" for state, number in states.most_common()) or "no active jobs"
 
 
 def read_cluster(

@@ -51,12 +51,11 @@ def now_page(picture: ClusterNow) -> NowPage:
     active = [job for job in picture.jobs if not job.record.state.is_over]
     shown = active[:MOST_JOBS]
     styles = {job.record.slurm_job_id: index for index, job in enumerate(active)}
-    running = sum(job.record.allocation.num_gpus > 0 for job in active)
     return NowPage(
         daemon=picture.daemon_sentence,
         is_served=picture.missing is None,
         totals=f"{picture.num_held:,} of {plural(picture.num_gpus, 'GPU')} held; "
-        f"{plural(running, 'job')} hold GPUs, {len(active) - running:,} wait.",
+        f"jobs: {picture.jobs_sentence}.",
         nodes=tuple(_node(node, styles) for node in picture.nodes),
         jobs=jobs_data(picture, shown, without=_ON_OTHER_PAGES, note=_note(picture, shown, len(active))),
         moves=moves_data(picture),

@@ -6,7 +6,6 @@ When a read fails, the last picture stays and a line says why.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from datetime import datetime
 from typing import ClassVar
@@ -236,7 +235,6 @@ class TopApp(App[None]):
         self._static("nodes").update(Text("\n").join(drawn) if drawn else "no nodes are known yet")
 
     def _head(self, picture: ClusterNow, num_shown: int, num_more: int) -> str:
-        states = Counter(picture.state_of(job) for job in picture.jobs)
         free = sum(node.num_free for node in picture.nodes)
         off = {
             state: sum(node.num_gpus - node.num_held for node in picture.nodes if node.state is state)
@@ -251,14 +249,13 @@ class TopApp(App[None]):
             rounds += " (shadow mode)"
         if due is not None:
             rounds += f", next in {since_text(picture.read_at, due)}"
-        counts = ", ".join(f"{number} {state}" for state, number in states.most_common()) or "no active jobs"
         title = next((one.title for one in self._columns if one.key == self._sort_by), "job")
         order = f"by {title}{', turned' if self._reverse else ''}"
         filtered = f", only {shown(self._words)!r}" if self._words else ""
         more = f", {num_more} more: filter with /" if num_more else ""
         return (
             f"{picture.read_at:%H:%M:%S} UTC   {rounds}   {gpus}\n"
-            f"jobs: {counts}   ({num_shown} shown {order}{filtered}{more})"
+            f"jobs: {picture.jobs_sentence}   ({num_shown} shown {order}{filtered}{more})"
         )
 
     def _news(self, picture: ClusterNow) -> str:

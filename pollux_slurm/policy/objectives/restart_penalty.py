@@ -56,8 +56,9 @@ def in_place_penalties(
     Until its new processes train, a job is as fast as before. So a move costs δ'·(1 − now/there) of training
     there, and nothing where that is slower. "paper": T/(T + cost). What the job has spent restarting does not
     count, since nothing stops: one that was requeued often could otherwise take no idle GPUs until it is old.
-    "amortised": max(H − cost, 0)/H. Both are multiplied by 1 − hysteresis, but for more GPUs: a job takes
-    idle ones without a stop for itself or another. Rows of jobs that cannot move so mean nothing.
+    "amortised": max(H − cost, 0)/H. Both are multiplied by 1 − hysteresis, but for more GPUs: to grow
+    stops nobody, and a job that gives GPUs away has a penalty of its own. Rows of jobs that cannot move so
+    mean nothing.
     """
     delay_s = np.array([move_delay_s(job, in_place=True) if job.current else 0.0 for job in jobs])
     faster = np.maximum(speedup - current_speedup[:, None], 0.0)

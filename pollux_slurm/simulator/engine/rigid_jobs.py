@@ -51,12 +51,14 @@ class RigidJob:
 class QueueStart:
     """What Slurm starts in a round, and what it leaves.
 
-    `available` are the GPUs of each node for adaptive jobs, their own among them. `waiting` are the names of
-    new adaptive jobs that may not start yet.
+    `available` are the GPUs of each node for adaptive jobs, their own among them. `unreserved` are those of
+    them that no queued job is to have later: Slurm may start jobs there. `waiting` are the names of new
+    adaptive jobs that may not start yet.
     """
 
     started: Sequence[RigidJob] = ()
     available: Sequence[int]
+    unreserved: Sequence[int]
     waiting: frozenset[str] = frozenset()
 
 
@@ -138,7 +140,8 @@ class RigidJobs:
         available = [gpus - used for gpus, used in zip(capacity, self.owned_gpus(), strict=True)]
         queue = {one.name: one for one in self._unfinished if not one.allocation and one.submitted_s <= now_s}
         if not queue:
-            return QueueStart(available=[max(gpus, 0) for gpus in available])
+            everything = [max(gpus, 0) for gpus in available]
+            return QueueStart(available=everything, unreserved=everything)
         present = [job for job in adaptive if job.allocation]
         free = _without(available, [job.allocation for job in present])
         kept = [] if first else [(job, own_gpus(job) if resizes else job.allocation) for job in present]
@@ -166,12 +169,14 @@ class RigidJobs:
                 for left in (available, free, offered):
                     left[node] -= gpus
             started.append(one)
-        if not first and not resizes:
-            self._keep(available, free, spare)
+        unreserved = list(available)
+        if not first:
+            self._keep(unreserved, free, spare)
         behind_s = min((one.submitted_s for one in queue.values()), default=math.inf)
         return QueueStart(
             started=started,
-            available=[max(gpus, 0) for gpus in available],
+            available=[max(gpus, 0) for gpus in (available if resizes else unreserved)],
+            unreserved=[max(gpus, 0) for gpus in unreserved],
             waiting=frozenset(
                 job.job.name
                 for job in (adaptive if resizes and not first else ())

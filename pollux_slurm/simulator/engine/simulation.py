@@ -36,7 +36,7 @@ from pollux_slurm.simulator.engine.job import GpusByNode, Interruption, Simulate
 from pollux_slurm.simulator.engine.measurements import JobMeasurements, NoisyMeasurements
 from pollux_slurm.simulator.engine.moves import Move, RoundChange, learned_delay_s, plan_moves
 from pollux_slurm.simulator.engine.random_events import Outages, draw_adaptive, draw_in_place
-from pollux_slurm.simulator.engine.rigid_jobs import RigidJobs, has_lent_gpus
+from pollux_slurm.simulator.engine.rigid_jobs import RigidJobs, has_lent_gpus, own_gpus
 from pollux_slurm.simulator.engine.sharing import (
     Pair,
     SharingPolicy,
@@ -227,14 +227,14 @@ class _Simulation:
             self.now_s, up, adaptive, first=self.rules.rigid_first, resizes=self._policy.resizes
         )
         available = queue.available
-        self._update_unused(available, adaptive)
+        self._update_unused(queue.unreserved, adaptive)
         if not active:
             return
-        cluster = self.cluster
+        cluster, given_back = self.cluster, []
         if tuple(available) != cluster.node_gpus:
-            _evict(adaptive, available)
+            given_back = _give_back(adaptive, available)
             cluster = cluster.with_available(available)
-        by_slurm = self._start_by_slurm(0.0, self.now_s)
+        self._start_by_slurm(0.0, self.now_s)
         owned = _sum_gpus((job.allocation for job in adaptive), self.cluster.num_nodes)
         seen_free = _subtract(available, owned)
         decision: Mapping[str, GpusByNode] = {}
@@ -248,9 +248,8 @@ class _Simulation:
             check_allocations(decision, cluster)
         else:
             self._share(self._sharing, decision, adaptive, cluster)
-        for job in adaptive:
-            if job.job.name not in by_slurm:
-                job.allocation = before.get(job.job.name, ())
+        for job, allocation, wings in given_back:
+            job.allocation, job.wings = allocation, wings
         after = {one.name: one.allocation for one in queue.started}
         after |= {job.job.name: job.allocation for job in active if not job.adaptive and job.allocation}
         after |= {job.job.name: decision[job.job.name] for job in adaptive if decision.get(job.job.name)}
@@ -265,7 +264,7 @@ class _Simulation:
         for move in plan_moves(active, change):
             self._enact(move)
         self._apply_interference(active)
-        self._update_unused(available, adaptive)
+        self._update_unused(queue.unreserved, adaptive)
         self._record(active, up, solve_s)
 
     def _add_submitted(self) -> None:
@@ -283,15 +282,11 @@ class _Simulation:
             used = (part for job in adaptive for part in (job.allocation, job.source))
             self._unused = _subtract(available, _sum_gpus(used, self.cluster.num_nodes))
 
-    def _start_by_slurm(self, after_s: float, until_s: float) -> frozenset[str]:
-        """Start adaptive jobs submitted in this time with a size of their own, where a node has it unused.
-
-        Return their names.
-        """
+    def _start_by_slurm(self, after_s: float, until_s: float) -> None:
+        """Start adaptive jobs submitted in this time with a size of their own, where a node has it unused."""
         delays = self.rules.delays
         if delays is None or not self._slurm_starts:
-            return frozenset()
-        started = set()
+            return
         for job in sorted(self.unfinished, key=lambda job: job.job.submitted_s):
             wanted, at_s = job.job.start_gpus, job.job.submitted_s
             if not (job.adaptive and wanted and job.num_restarts is None and after_s <= at_s <= until_s):
@@ -310,8 +305,6 @@ class _Simulation:
                     ],
                     at_s=max(at_s, self.now_s),
                 )
-                started.add(job.job.name)
-        return frozenset(started)
 
     def _scale(self, adaptive: Sequence[SimulatedJob], owned: Sequence[int]) -> list[int]:
         """Let the cluster grow or shrink; return the GPUs of each node that is up."""
@@ -436,16 +429,24 @@ def _subtract(gpus: Sequence[int], taken: Sequence[int]) -> list[int]:
     return [all_ - used if all_ > used else 0 for all_, used in zip(gpus, taken, strict=True)]
 
 
-def _evict(adaptive: Sequence[SimulatedJob], available: Sequence[int]) -> None:
-    """Take their GPUs from jobs on each node that has fewer GPUs than its jobs own.
+def _give_back(
+    adaptive: Sequence[SimulatedJob], available: Sequence[int]
+) -> list[tuple[SimulatedJob, GpusByNode, tuple[GpusByNode, ...]]]:
+    """Take GPUs from jobs on each node that has fewer GPUs than its jobs own, until the policy has decided.
 
-    First from those that have more than their user's size, then from the last submitted ones.
+    First what jobs have beyond their users' sizes, then all of the last submitted ones. Return the jobs, with
+    the allocation and wings that they still have. Without wings, a policy expects a requeue of them.
     """
     owned = _sum_gpus((job.allocation for job in adaptive), len(available))
     over = [used - left for used, left in zip(owned, available, strict=True)]
-    if any(gpus > 0 for gpus in over):
-        for job in sorted(adaptive, key=lambda job: (not has_lent_gpus(job), -job.job.submitted_s)):
-            if any(over[node] > 0 for node, _ in job.allocation):
+    found: dict[str, tuple[SimulatedJob, GpusByNode, tuple[GpusByNode, ...]]] = {}
+    last_first = sorted(adaptive, key=lambda job: -job.job.submitted_s)
+    for lent_only in (True, False):
+        for job in last_first:
+            if any(over[node] > 0 for node, _ in job.allocation) and (has_lent_gpus(job) or not lent_only):
+                found.setdefault(job.job.name, (job, job.allocation, job.wings))
+                kept = own_gpus(job) if lent_only else ()
                 for node, gpus in job.allocation:
-                    over[node] -= gpus
-                job.allocation = ()
+                    over[node] -= gpus - dict(kept).get(node, 0)
+                job.allocation, job.wings = kept, ()
+    return list(found.values())

@@ -28,6 +28,7 @@ def test_that_there_are_commands() -> None:
     assert len(commands()) >= 8
     assert {words[0] for words in commands() if not words[0].startswith("--")} == {
         "export",
+        "places.toml",
         "generate",
         "import-sacct",
         "import-trace",

@@ -17,7 +17,7 @@ from pollux_slurm.slurm.parsing.wing_comment import WingTerms, encode_wing_comme
 from pollux_slurm.store.sql_store import SqlStore
 from tests.daemon.anchors import Anchor
 from tests.daemon.crashing import Killed, KilledAt
-from tests.daemon.enact.test_state_machine import last, started
+from tests.daemon.enact.test_state_machine import started
 from tests.daemon.harness import Harness
 from tests.store_fixtures import wipe
 
@@ -52,7 +52,7 @@ def moved(harness: Harness, job_id: str, target: dict[str, int], **more: Any) ->
 def test_that_a_job_that_shrinks_before_a_queue_keeps_what_it_is_to_have(harness: Harness) -> None:
     job_id = busy(harness)
     moved(harness, job_id, {"n0": 2})
-    assert last(harness, job_id)[0] is Step.CONFIRMED
+    assert harness.last_step(job_id)[0] is Step.CONFIRMED
     assert harness.job(job_id).allocation == Allocation.of({"n0": 2})
     states = [job.state for job in harness.slurm.snapshot().jobs]
     assert states.count(JobState.RUNNING) == 4, "two of the small ones got what it gave up"
@@ -101,7 +101,7 @@ def test_that_a_job_that_has_lost_its_place_starts_before_the_queue_when_there_i
     thieves: list[str] = []
     harness.slurm.before["release"] = lambda: thieves.append(harness.submit_unmanaged(gpus=4))
     moved(harness, job_id, {"n0": 2})
-    assert last(harness, job_id)[0] is Step.FAILED
+    assert harness.last_step(job_id)[0] is Step.FAILED
     queue = [harness.submit_unmanaged(gpus=1) for _ in range(6)]
     for number in queue:
         harness.slurm.set_job(number, priority=10**6 + 1)  # it stands before a requeued job
@@ -128,7 +128,7 @@ def test_that_a_job_that_has_come_since_the_round_does_not_take_the_slot_of_one_
     harness.slurm.set_job(harness.submit_unmanaged(gpus=3), user_id=1000)
     harness.targets = {}
     harness.run_until(daemon, until=lambda: not harness.open_moves(), seconds=40)
-    step, why = last(harness, job_id)
+    step, why = harness.last_step(job_id)
     assert step is Step.ROLLED_BACK
     assert "waits for a limit that counts this job" in (why or "")
     assert harness.job(job_id).restart_count == 0
@@ -142,7 +142,7 @@ def test_that_a_shrink_that_is_owed_is_made_whoever_waits_for_its_slot(harness: 
     harness.slurm.refuses = lambda shape: "QOSMaxJobsPerUserLimit" if shape.num_gpus == 3 else None
     harness.slurm.set_job(harness.submit_unmanaged(gpus=3), user_id=1000)
     harness.run_until(daemon, until=lambda: not harness.open_moves(), seconds=60)
-    assert last(harness, job_id)[0] is Step.CONFIRMED
+    assert harness.last_step(job_id)[0] is Step.CONFIRMED
 
 
 def test_that_without_this_the_queue_takes_it_all(harness: Harness) -> None:
@@ -176,7 +176,7 @@ def test_that_a_job_behind_a_wide_one_starts_at_once(harness: Harness) -> None:
     harness.slurm.set_job(wide, num_nodes=2, requested_gpus=8)
     harness.slurm.refuses = lambda shape: "Resources" if shape.num_gpus == 4 else None
     moved(harness, job_id, {"n0": 2})
-    assert last(harness, job_id)[0] is Step.CONFIRMED
+    assert harness.last_step(job_id)[0] is Step.CONFIRMED
     assert harness.job(job_id).allocation == Allocation.of({"n0": 2})
 
 
@@ -196,7 +196,7 @@ def test_that_a_queue_that_takes_seconds_to_read_is_read_once_for_a_move(
 
     monkeypatch.setattr(harness.slurm, "refresh", slow)
     moved(harness, job_id, {"n0": 2})
-    assert last(harness, job_id)[0] is Step.CONFIRMED
+    assert harness.last_step(job_id)[0] is Step.CONFIRMED
     assert len(num) == num_reads
 
 
@@ -211,7 +211,7 @@ def test_that_a_job_whose_nodes_slurm_does_not_reserve_trains_on(harness: Harnes
     job_id = busy(harness)
     harness.slurm.fail("create_reservation", SlurmCommandError("Access/permission denied"))
     moved(harness, job_id, {"n0": 2})
-    assert last(harness, job_id) == (
+    assert harness.last_step(job_id) == (
         Step.ROLLED_BACK,
         "its place cannot be kept: Access/permission denied",
     )
@@ -225,7 +225,7 @@ def test_that_a_job_is_not_stopped_before_slurmctld_has_answered(harness: Harnes
     wanted = ("create_reservation", "requeue_hold")
     names = [name for name, _ in harness.slurm.calls if name in wanted]
     assert names == ["create_reservation", "create_reservation", "requeue_hold"]
-    assert last(harness, job_id)[0] is Step.CONFIRMED
+    assert harness.last_step(job_id)[0] is Step.CONFIRMED
 
 
 def test_that_a_job_that_is_cancelled_in_its_move_leaves_no_reservation(harness: Harness) -> None:
@@ -514,5 +514,5 @@ def test_that_jobs_that_make_room_together_open_their_nodes_at_once(
     assert (opened[first] == opened[second]) is at_once
     harness.run_until(daemon, until=lambda: not harness.open_moves(), seconds=40)
     for job_id in (first, second):
-        assert last(harness, job_id)[0] is Step.CONFIRMED
+        assert harness.last_step(job_id)[0] is Step.CONFIRMED
         assert harness.job(job_id).allocation == Allocation.of({"n0": 1})

@@ -11,7 +11,7 @@ from pollux_slurm.model import ReallocationStep as Step
 from pollux_slurm.store.sql_store import SqlStore
 from tests.daemon.crashing import Killed, KilledAt
 from tests.daemon.enact.test_kept_places import Calls
-from tests.daemon.enact.test_state_machine import last, started
+from tests.daemon.enact.test_state_machine import started
 from tests.daemon.harness import Harness
 from tests.store_fixtures import wipe
 
@@ -40,7 +40,7 @@ def test_that_a_refused_job_is_back_where_it_ran_and_is_left_alone(
     job = harness.job(job_id)
     assert (job.state, job.allocation) == (JobState.RUNNING, Allocation.of({"n0": 1}))
     assert job.restart_count == 1, "one try, and none after it"
-    step, why = last(harness, job_id)
+    step, why = harness.last_step(job_id)
     assert step is Step.CONFIRMED
     assert why == f"instead of n0:2, which Slurm refused ({reason})"
     (refusal,) = harness.store.jobs.get(job_id).refusals
@@ -112,7 +112,7 @@ def test_that_a_job_that_slurm_held_for_its_shape_trains_again(harness: Harness)
     harness.slurm.set_job(job_id, reason="BadConstraints", held=True, held_since_requeue=False)
     harness.run_until(harness.daemon(), seconds=30)
     assert harness.job(job_id).allocation == Allocation.of({"n0": 2})
-    assert "BadConstraints" in (last(harness, job_id)[1] or "")
+    assert "BadConstraints" in (harness.last_step(job_id)[1] or "")
 
 
 def test_that_a_person_s_hold_after_slurms_stays(harness: Harness) -> None:
@@ -124,7 +124,7 @@ def test_that_a_person_s_hold_after_slurms_stays(harness: Harness) -> None:
     harness.slurm.hold(job_id)
     harness.run_until(daemon, seconds=30)
     assert harness.job(job_id).held
-    assert last(harness, job_id) == (Step.FAILED, "the job was held externally")
+    assert harness.last_step(job_id) == (Step.FAILED, "the job was held externally")
 
 
 def test_that_a_shape_that_never_ran_and_that_slurm_holds_is_left_to_its_owner(harness: Harness) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pollux_slurm.errors import SimulationError, TraceError
-from pollux_slurm.simulator import Cluster, Delays, Failures, Rules, UnmanagedJob, slurm_rules
+from pollux_slurm.simulator import Cluster, Delays, Failures, InPlace, Rules, UnmanagedJob, slurm_rules
 from pollux_slurm.simulator.engine.job import GpusByNode, SimulatedJob
 from pollux_slurm.simulator.engine.random_events import Outages, draw_adaptive, draw_unmanaged_jobs
 from pollux_slurm.simulator.experiments.settings import RunSettings, SlurmSettings
@@ -251,6 +251,131 @@ def test_that_a_rigid_job_gets_what_an_adaptive_job_has_beyond_its_users_size(
     else:
         assert policy.seen[120.0] == (2,), "a trains on with the rest"
         assert b.first_started_s < a.finished_s
+
+
+def test_that_unused_gpus_are_taken_first_and_then_those_of_jobs_that_have_lent_ones(tmp_path: Path) -> None:
+    """a has four GPUs where its user asked for two; b, the last adaptive job, has its own two of four.
+
+    c gets the two that nobody uses. d, which needs two as well, gets those of a, and b is left alone.
+    """
+    jobs = [
+        made_job("a", num_replicas=2, batch_size=32),
+        made_job("b", at_s=10, num_replicas=2, batch_size=32),
+        made_job("c", at_s=30, num_replicas=2, batch_size=32),
+        made_job("d", at_s=50, num_replicas=2, batch_size=32),
+    ]
+    seed = next(seed for seed in range(500) if draw_adaptive(4, 0.5, seed=seed) == {0, 1})
+    rules = dataclasses.replace(SLURM, adaptive_share=0.5, seed=seed)
+    seen: dict[float, dict[str, GpusByNode]] = {}
+
+    def keep(now_s: float, jobs: Sequence[SimulatedJob]) -> Mapping[str, GpusByNode]:
+        begin = {"a": ((0, 4),), "b": ((1, 2),)}
+        seen[now_s] = {job.job.name: job.allocation for job in jobs}
+        return {job.job.name: job.allocation or begin[job.job.name] for job in jobs}
+
+    done = run(tmp_path, keep, *jobs, cluster=Cluster(num_nodes=2, interval_s=20), rules=rules)
+    assert (seen[40.0], seen[60.0]) == (
+        {"a": ((0, 4),), "b": ((1, 2),)},
+        {"a": ((0, 2),), "b": ((1, 2),)},
+    )
+    used = next(record.allocations for record in done.rounds if record.at_s == 60.0)
+    assert (used["c"], used["d"]) == (((1, 2),), ((0, 2),))
+    assert [job.num_restarts for job in done.jobs[:2]] == [1, 0]
+
+
+def test_that_a_job_in_place_gives_back_what_is_lent_without_a_restart(tmp_path: Path) -> None:
+    """a has a wing on each of two nodes, and one GPU of its own; another job needs all others."""
+    other = UnmanagedJob(submitted_s=70, duration_s=1000, num_gpus=7)
+    rules = dataclasses.replace(SLURM, unmanaged_jobs=(other,), in_place=InPlace())
+
+    def spread(now_s: float, jobs: Sequence[SimulatedJob]) -> Mapping[str, GpusByNode]:
+        wide = ((0, 1),) if now_s < 40 else ((0, 1), (1, 1))
+        return {"a": tuple(part for part in wide if policy.seen[now_s][part[0]])}
+
+    policy = Scripted(spread)
+    cluster = Cluster(num_nodes=2, interval_s=20)
+    (a,) = run(tmp_path, policy, made_job("a", batch_size=32), cluster=cluster, rules=rules).jobs
+    assert (policy.seen[60.0], policy.seen[80.0]) == ((4, 4), (1, 0))
+    assert (a.num_restarts, a.num_regroups) == (0, 2)
+
+
+def test_that_only_jobs_behind_a_rigid_one_that_backfill_does_not_start_wait(tmp_path: Path) -> None:
+    """p has one of four GPUs for up to 408 s; b waits for all four. q came before b, r and s after it.
+
+    r has a limit of 300 s, and is done before b can start; s of 408 s is not.
+    """
+    jobs = [
+        made_job("p", batch_size=32),
+        made_job("q", at_s=5),
+        made_job("b", at_s=30, num_replicas=4),
+        made_job("r", at_s=35),
+        made_job("s", at_s=36, batch_size=32),
+    ]
+    seed = next(seed for seed in range(5000) if draw_adaptive(5, 0.8, seed=seed) == {0, 1, 3, 4})
+    rules = dataclasses.replace(SLURM, adaptive_share=0.8, seed=seed)
+    asked: dict[float, set[str]] = {}
+
+    def one_each(now_s: float, jobs: Sequence[SimulatedJob]) -> Mapping[str, GpusByNode]:
+        asked[now_s] = {job.job.name for job in jobs}
+        most = min(policy.seen[now_s][0], 1 if now_s < 60 else 4)
+        return {job.job.name: ((0, 1),) for job in jobs[:most]}
+
+    policy = Scripted(one_each)
+    run(tmp_path, policy, *jobs, cluster=Cluster(num_nodes=1, interval_s=20), rules=rules)
+    assert (asked[20.0], asked[40.0]) == ({"p", "q"}, {"p", "q", "r"})
+
+
+def test_that_a_job_before_a_rigid_one_takes_part_where_no_gpu_is_free(tmp_path: Path) -> None:
+    """p has its own four GPUs. It may shrink for q, which came before b, and not for r, which came after."""
+    jobs = [
+        made_job("p", num_replicas=4, batch_size=32),
+        made_job("q", at_s=25),
+        made_job("b", at_s=30, num_replicas=4),
+        made_job("r", at_s=35),
+    ]
+    seed = next(seed for seed in range(5000) if draw_adaptive(4, 0.7, seed=seed) == {0, 1, 3})
+    rules = dataclasses.replace(SLURM, adaptive_share=0.7, seed=seed)
+    asked: dict[float, set[str]] = {}
+
+    def share(now_s: float, jobs: Sequence[SimulatedJob]) -> Mapping[str, GpusByNode]:
+        asked[now_s] = {job.job.name for job in jobs}
+        gpus = policy.seen[now_s][0] // max(len(jobs), 1)
+        return {job.job.name: ((0, gpus),) for job in jobs} if gpus else {}
+
+    policy = Scripted(share)
+    run(tmp_path, policy, *jobs, cluster=Cluster(num_nodes=1, interval_s=20), rules=rules)
+    assert asked[40.0] == {"p", "q"}
+
+
+def test_that_a_job_on_several_nodes_keeps_its_own_where_it_has_most(tmp_path: Path) -> None:
+    other = UnmanagedJob(submitted_s=30, duration_s=1000, num_gpus=6)
+    rules = dataclasses.replace(SLURM, unmanaged_jobs=(other,))
+
+    def spread(now_s: float, jobs: Sequence[SimulatedJob]) -> Mapping[str, GpusByNode]:
+        return {"a": ((0, 1), (1, 3)) if now_s < 40 else ((1, 2),)}
+
+    policy = Scripted(spread)
+    jobs = [made_job("a", num_replicas=2, batch_size=32)]
+    run(tmp_path, policy, *jobs, cluster=Cluster(num_nodes=2, interval_s=20), rules=rules)
+    assert (policy.seen[20.0], policy.seen[40.0]) == ((4, 4), (0, 2))
+
+
+def test_that_slurm_starts_no_adaptive_job_on_gpus_that_are_reserved(tmp_path: Path) -> None:
+    """b waits for four GPUs, of which a has three; c, submitted with one, would keep it for longer."""
+    jobs = [
+        made_job("a", num_replicas=3),
+        made_job("b", at_s=70, num_replicas=4),
+        dataclasses.replace(made_job("c", at_s=130, batch_size=32), start_gpus=1),
+    ]
+    seed = next(seed for seed in range(500) if draw_adaptive(3, 0.3, seed=seed) == {2})
+    rules = dataclasses.replace(SLURM, adaptive_share=0.3, seed=seed)
+    policy = Scripted(lambda now_s, jobs: {job.job.name: ((0, 1),) for job in jobs if policy.seen[now_s][0]})
+    a, b, c = run(tmp_path, policy, *jobs, cluster=Cluster(num_nodes=1), rules=rules).jobs
+    assert a.finished_s is not None
+    assert b.first_started_s is not None
+    assert c.first_started_s is not None
+    assert a.finished_s < b.first_started_s < a.finished_s + 60
+    assert b.first_started_s < c.first_started_s
 
 
 def test_that_a_new_adaptive_job_waits_behind_a_rigid_one_also_where_a_running_one_would_shrink(
