@@ -16,7 +16,7 @@ jobs would pass large ones for ever.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pollux_slurm.errors import TraceError
@@ -172,18 +172,11 @@ class RigidJobs:
         unreserved = list(available)
         if not first:
             self._keep(unreserved, free, spare)
-        behind_s = min((one.submitted_s for one in queue.values()), default=math.inf)
         return QueueStart(
             started=started,
             available=[max(gpus, 0) for gpus in (available if resizes else unreserved)],
             unreserved=[max(gpus, 0) for gpus in unreserved],
-            waiting=frozenset(
-                job.job.name
-                for job in (adaptive if resizes and not first else ())
-                if job.num_restarts is None
-                and job.job.submitted_s > behind_s
-                and job.job.name not in found.pools
-            ),
+            waiting=_behind(queue.values(), adaptive, found.pools) if resizes and not first else frozenset(),
         )
 
     def _running_rigid(self) -> list[Running]:
@@ -254,6 +247,18 @@ def own_gpus(job: SimulatedJob) -> GpusByNode:
         kept.append((node, min(gpus, left)))
         left -= kept[-1][1]
     return tuple((node, gpus) for node, gpus in kept if gpus)
+
+
+def _behind(
+    queue: Iterable[RigidJob], adaptive: Sequence[SimulatedJob], starts: Container[str]
+) -> frozenset[str]:
+    """Return the new adaptive jobs behind a rigid one of `queue`, but those that backfill `starts`."""
+    first_s = min((one.submitted_s for one in queue), default=math.inf)
+    return frozenset(
+        job.job.name
+        for job in adaptive
+        if job.num_restarts is None and job.job.submitted_s > first_s and job.job.name not in starts
+    )
 
 
 def _without(gpus: Sequence[int], allocations: Iterable[GpusByNode]) -> list[int]:

@@ -37,6 +37,13 @@ SLURM = slurm_rules(delays=DELAYS, checkpoint_interval_s=None)
 FIRST_S = 5 + 1 + 10
 
 
+def with_adaptive(num_jobs: int, adaptive: set[int]) -> Rules:
+    """Return the rules under which just these of the jobs, by their places, are adaptive."""
+    share = len(adaptive) / num_jobs
+    seed = next(seed for seed in range(5000) if draw_adaptive(num_jobs, share, seed=seed) == adaptive)
+    return dataclasses.replace(SLURM, adaptive_share=share, seed=seed)
+
+
 def one_gpu_each(now_s: float, jobs: Sequence[SimulatedJob]) -> Mapping[str, GpusByNode]:
     return {job.job.name: ((0, 1),) for job in jobs[:4]}
 
@@ -171,8 +178,7 @@ def test_that_a_rigid_job_is_served_as_by_slurm(tmp_path: Path) -> None:
 @pytest.mark.parametrize("first", [True, False])
 def test_that_adaptive_jobs_yield_to_rigid_ones_with_rigid_first(tmp_path: Path, first: bool) -> None:
     jobs = [made_job("a"), made_job("b", at_s=100, num_replicas=4)]
-    seed = next(seed for seed in range(100) if draw_adaptive(2, 0.5, seed=seed) == {0})
-    rules = dataclasses.replace(SLURM, adaptive_share=0.5, rigid_first=first, seed=seed)
+    rules = dataclasses.replace(with_adaptive(2, {0}), rigid_first=first)
 
     def greedy(now_s: float, jobs: Sequence[SimulatedJob]) -> Mapping[str, GpusByNode]:
         return {"a": ((0, 2),)} if policy.seen[now_s] >= (2,) else {}
@@ -199,8 +205,7 @@ def test_that_a_large_rigid_job_starts_beside_adaptive_ones(tmp_path: Path) -> N
         made_job("b", at_s=100, num_replicas=4),
         made_job("c", at_s=110, num_replicas=1),
     ]
-    seed = next(seed for seed in range(100) if draw_adaptive(3, 0.3, seed=seed) == {0})
-    rules = dataclasses.replace(SLURM, adaptive_share=0.3, seed=seed)
+    rules = with_adaptive(3, {0})
     policy = Scripted(lambda now_s, jobs: {"a": ((0, 2),)})
     result = run(tmp_path, policy, *jobs, cluster=Cluster(num_nodes=1), rules=rules)
     a, b, c = (job.first_started_s for job in result.jobs)
@@ -222,8 +227,7 @@ def test_that_nothing_is_reserved_on_the_gpus_of_an_adaptive_job_beyond_its_limi
         made_job("b", at_s=40, num_replicas=4),
         made_job("c", at_s=50, num_replicas=1),
     ]
-    seed = next(seed for seed in range(100) if draw_adaptive(3, 0.3, seed=seed) == {0})
-    rules = dataclasses.replace(SLURM, adaptive_share=0.3, seed=seed)
+    rules = with_adaptive(3, {0})
     policy = Scripted(lambda now_s, jobs: {"a": ((0, 1),)})
     cluster = Cluster(num_nodes=1, interval_s=30)
     a, b, c = run(tmp_path, policy, *jobs, cluster=cluster, rules=rules).jobs
@@ -239,8 +243,7 @@ def test_that_a_rigid_job_gets_what_an_adaptive_job_has_beyond_its_users_size(
 ) -> None:
     """a has all four GPUs, where its user asked for `own`; b needs two."""
     jobs = [made_job("a", num_replicas=own), made_job("b", at_s=100, num_replicas=2)]
-    seed = next(seed for seed in range(100) if draw_adaptive(2, 0.5, seed=seed) == {0})
-    rules = dataclasses.replace(SLURM, adaptive_share=0.5, seed=seed)
+    rules = with_adaptive(2, {0})
     policy = Scripted(lambda now_s, jobs: {job.job.name: ((0, policy.seen[now_s][0]),) for job in jobs})
     a, b = run(tmp_path, policy, *jobs, cluster=Cluster(num_nodes=1), rules=rules).jobs
     assert a.finished_s is not None
@@ -264,8 +267,7 @@ def test_that_unused_gpus_are_taken_first_and_then_those_of_jobs_that_have_lent_
         made_job("c", at_s=30, num_replicas=2, batch_size=32),
         made_job("d", at_s=50, num_replicas=2, batch_size=32),
     ]
-    seed = next(seed for seed in range(500) if draw_adaptive(4, 0.5, seed=seed) == {0, 1})
-    rules = dataclasses.replace(SLURM, adaptive_share=0.5, seed=seed)
+    rules = with_adaptive(4, {0, 1})
     seen: dict[float, dict[str, GpusByNode]] = {}
 
     def keep(now_s: float, jobs: Sequence[SimulatedJob]) -> Mapping[str, GpusByNode]:
@@ -311,8 +313,7 @@ def test_that_only_jobs_behind_a_rigid_one_that_backfill_does_not_start_wait(tmp
         made_job("r", at_s=35),
         made_job("s", at_s=36, batch_size=32),
     ]
-    seed = next(seed for seed in range(5000) if draw_adaptive(5, 0.8, seed=seed) == {0, 1, 3, 4})
-    rules = dataclasses.replace(SLURM, adaptive_share=0.8, seed=seed)
+    rules = with_adaptive(5, {0, 1, 3, 4})
     asked: dict[float, set[str]] = {}
 
     def one_each(now_s: float, jobs: Sequence[SimulatedJob]) -> Mapping[str, GpusByNode]:
@@ -333,8 +334,7 @@ def test_that_a_job_before_a_rigid_one_takes_part_where_no_gpu_is_free(tmp_path:
         made_job("b", at_s=30, num_replicas=4),
         made_job("r", at_s=35),
     ]
-    seed = next(seed for seed in range(5000) if draw_adaptive(4, 0.7, seed=seed) == {0, 1, 3})
-    rules = dataclasses.replace(SLURM, adaptive_share=0.7, seed=seed)
+    rules = with_adaptive(4, {0, 1, 3})
     asked: dict[float, set[str]] = {}
 
     def share(now_s: float, jobs: Sequence[SimulatedJob]) -> Mapping[str, GpusByNode]:
@@ -367,8 +367,7 @@ def test_that_slurm_starts_no_adaptive_job_on_gpus_that_are_reserved(tmp_path: P
         made_job("b", at_s=70, num_replicas=4),
         dataclasses.replace(made_job("c", at_s=130, batch_size=32), start_gpus=1),
     ]
-    seed = next(seed for seed in range(500) if draw_adaptive(3, 0.3, seed=seed) == {2})
-    rules = dataclasses.replace(SLURM, adaptive_share=0.3, seed=seed)
+    rules = with_adaptive(3, {2})
     policy = Scripted(lambda now_s, jobs: {job.job.name: ((0, 1),) for job in jobs if policy.seen[now_s][0]})
     a, b, c = run(tmp_path, policy, *jobs, cluster=Cluster(num_nodes=1), rules=rules).jobs
     assert a.finished_s is not None
@@ -383,8 +382,7 @@ def test_that_a_new_adaptive_job_waits_behind_a_rigid_one_also_where_a_running_o
 ) -> None:
     """a has all four GPUs and keeps three of them. b waits for all. So c may not take what a lends."""
     jobs = [made_job("a", num_replicas=3), made_job("b", at_s=70, num_replicas=4), made_job("c", at_s=80)]
-    seed = next(seed for seed in range(500) if draw_adaptive(3, 0.6, seed=seed) == {0, 2})
-    rules = dataclasses.replace(SLURM, adaptive_share=0.6, seed=seed)
+    rules = with_adaptive(3, {0, 2})
     asked: dict[float, set[str]] = {}
 
     def share(now_s: float, jobs: Sequence[SimulatedJob]) -> Mapping[str, GpusByNode]:
@@ -412,8 +410,7 @@ def test_that_a_new_adaptive_job_starts_before_a_large_job_only_without_delaying
 
     rigid = [made_job("a", num_replicas=3), made_job("b", at_s=70, num_replicas=4)]
     jobs = [*rigid, made_job("new", at_s=80)]
-    seed = next(seed for seed in range(200) if draw_adaptive(3, 0.3, seed=seed) == {2})
-    rules = dataclasses.replace(SLURM, adaptive_share=0.3, seed=seed)
+    rules = with_adaptive(3, {2})
     policy = Scripted(one_each)
     _, b, new = run(tmp_path / "1", policy, *jobs, cluster=Cluster(num_nodes=1), rules=rules).jobs
     assert b.first_started_s is not None
@@ -421,8 +418,7 @@ def test_that_a_new_adaptive_job_starts_before_a_large_job_only_without_delaying
     assert new.first_started_s > b.first_started_s
     policy = Scripted(one_each)
     earlier = [rigid[0], made_job("new", at_s=65), rigid[1]]
-    seed = next(seed for seed in range(200) if draw_adaptive(3, 0.3, seed=seed) == {1})
-    rules = dataclasses.replace(SLURM, adaptive_share=0.3, seed=seed)
+    rules = with_adaptive(3, {1})
     _, new, b = run(tmp_path / "2", policy, *earlier, cluster=Cluster(num_nodes=1), rules=rules).jobs
     assert new.first_started_s == 125, "it is its turn"
 
