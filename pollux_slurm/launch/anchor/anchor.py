@@ -12,7 +12,7 @@ When the processes of all wings have ended, one rule says what comes:
   is none once the training's time is used up.
 
 If the anchor itself was asked to stop, its wings are, and it ends. So it does where it has lost or given up
-its place (`place`).
+its place (`place`), and before another start where an upgrade has replaced the code that it runs.
 
 The job fails, too, where its wings cannot be submitted (`submission`), or those of three starts in a row have
 failed before their processes started. Where sbatch refuses a newcomer's wing, the generation is refused, and
@@ -54,7 +54,10 @@ _MAX_FAILED_LAUNCHES = 3
 
 
 class Anchor:
-    """One anchor. `watch` is None for a training that cannot regroup: without a store or a token."""
+    """One anchor. `watch` is None for a training that cannot regroup: without a store or a token.
+
+    Its first start begins `begin_s` from now. `is_replaced` tells whether other code is on disk than it runs.
+    """
 
     def __init__(
         self,
@@ -66,8 +69,11 @@ class Anchor:
         starts_file: Path,
         kill_after_s: float,
         say: Callable[[str], None],
+        begin_s: float = 0.0,
+        is_replaced: Callable[[], bool] = lambda: False,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._begin_s, self._is_replaced = begin_s, is_replaced
         self._jobs, self._listener, self._watch, self._request = jobs, listener, watch, request
         self._kill_after_s, self._say, self._monotonic = kill_after_s, say, monotonic
         self._id = jobs.anchor_id
@@ -84,16 +90,22 @@ class Anchor:
 
     # ---------------------------------------------------------------------------------------------- one run
 
-    def run(self) -> int:
-        """Train to the end, over as many starts as it takes, and return the exit code."""
+    def run(self) -> int | None:
+        """Train to the end, over as many starts as it takes, and return the exit code.
+
+        None where the code on disk is to make the next start, `RESTART_WAIT_S` from now.
+        """
         with blocked_signals() as (watched, _):
             try:
-                begin_s = 0.0
+                begin_s = self._begin_s
                 while not self._time.is_used_up():
                     code = self._make_start(watched, begin_s)
                     if code is not None:
                         return code
                     begin_s = RESTART_WAIT_S
+                    if self._is_replaced():
+                        self._say(f"job {self._id}: pollux_slurm was upgraded: the new release goes on")
+                        return None
                 self._say(f"job {self._id}: its time limit is used up: it is not started again")
                 return STOPPED_BY_SIGTERM
             finally:

@@ -1,14 +1,22 @@
-"""`pollux run` in a job that was submitted with `pollux sbatch --in-place`: it is the anchor."""
+"""`pollux run` in a job that was submitted with `pollux sbatch --in-place`: it is the anchor.
+
+An upgrade replaces the files of the code that it runs, and a wing's program runs the new ones. So, before the
+next start of the training, the anchor replaces itself with the same command: all that it has to remember
+is in files.
+"""
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from pollux_slurm.agent.environment.token import read_token, token_sha256
 from pollux_slurm.config import Config
 from pollux_slurm.errors import LaunchError
-from pollux_slurm.launch.anchor.anchor import Anchor
+from pollux_slurm.launch.anchor.anchor import RESTART_WAIT_S, Anchor
 from pollux_slurm.launch.anchor.generation_watch import GenerationWatch
 from pollux_slurm.launch.anchor.link import LinkListener
 from pollux_slurm.launch.anchor.order import Order
@@ -17,9 +25,13 @@ from pollux_slurm.launch.node.rendezvous import new_secret, node_address
 from pollux_slurm.launch.node.torchrun import starts_torchrun
 from pollux_slurm.launch.run_options import RunOptions
 from pollux_slurm.launch.submit.wing_request import ANCHOR_VARIABLE, WingRequest
+from pollux_slurm.resources import code_on_disk
 from pollux_slurm.slurm.commands.runner import CommandRunner
 from pollux_slurm.slurm.connection import connect, make_runner
 from pollux_slurm.store.contract.interface import MembershipStore
+
+# Set in the environment of an anchor that has replaced itself: its training was started before.
+_GOES_ON_VARIABLE = "POLLUX_ANCHOR_GOES_ON"
 
 
 def run_anchor(
@@ -32,6 +44,8 @@ def run_anchor(
     warn: Callable[[str], None],
 ) -> int:
     """Train in wings, to the end, and return the exit code. Raises `LaunchError` and `SlurmError`."""
+    code, goes_on = code_on_disk(), environ.get(_GOES_ON_VARIABLE)
+    environ = {name: value for name, value in environ.items() if name != _GOES_ON_VARIABLE}
     request_file = Path(environ[ANCHOR_VARIABLE])
     request = WingRequest.read(request_file)
     token, runner = _token(environ), make_runner(config.slurm, environ)
@@ -62,7 +76,7 @@ def run_anchor(
             cwd=cwd,
             token_sha256=token_sha256(token),
         )
-        return Anchor(
+        exit_code = Anchor(
             jobs=jobs,
             listener=listener,
             watch=watch,
@@ -70,12 +84,20 @@ def run_anchor(
             starts_file=request_file.with_suffix(".starts"),
             kill_after_s=options.kill_after_s,
             say=warn,
+            begin_s=RESTART_WAIT_S if goes_on else 0.0,
+            is_replaced=lambda: code_on_disk() != code,
         ).run()
     finally:
         if watch is not None:
             watch.close()
         listener.close()
         order_file.unlink(missing_ok=True)
+    return _go_on() if exit_code is None else exit_code
+
+
+def _go_on() -> NoReturn:
+    """Replace this process with one of the same command, and so of the code on disk."""
+    os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, _GOES_ON_VARIABLE: "1"})
 
 
 def _token(environ: Mapping[str, str]) -> str:

@@ -29,6 +29,7 @@ from pollux_slurm.agent.environment.rank_environments import place_variables
 from pollux_slurm.agent.exit_codes import LeftTraining
 from pollux_slurm.agent.membership.generation import Generation, Member, Membership
 from pollux_slurm.errors import CheckpointError, LaunchError, PolluxError, StoreUnavailable, UsageError
+from pollux_slurm.resources import code_on_disk
 from pollux_slurm.torch.boundary.seams import Seams
 from pollux_slurm.torch.boundary.sigterm import StopFlag
 from pollux_slurm.torch.boundary.step_boundary import ExchangeContext, RegroupPlace
@@ -127,6 +128,8 @@ class Regrouping:
         self._awaits_step = self._is_told_to_wait = False
         # The plan of a generation that was looked at before its newcomers were ready.
         self._looked_at = 0
+        self._code = None if membership is None else code_on_disk()
+        self._is_replaced = dict[int, bool]()
 
     @property
     def _known(self) -> Membership:
@@ -200,6 +203,11 @@ class Regrouping:
         staying = [one for one in self.members if plan.rank_of(one) is not None]
         if not staying or plan.members[0].id != staying[0]:
             return "its first member must be one that stays, which has the states"
+        if plan.number not in self._is_replaced:  # files are looked at once for each plan
+            self._is_replaced = {plan.number: code_on_disk() != self._code}
+        if self._is_replaced[plan.number]:
+            # Newcomers would run other code, and what stays would meet it in the store.
+            return "pollux_slurm was upgraded while it ran: it runs the new release from its next start on"
         reason = self.obstacles.find(
             list(user_frames()),
             rank_changes=staying != self.members[: len(staying)],

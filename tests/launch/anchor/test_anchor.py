@@ -105,7 +105,7 @@ def ends_when_stopped(link: Link) -> None:
 
 def run_anchor(
     folder: Path, *acts: Act, limit_s: float | None = None, over: tuple[str, ...] = (), speed: float = 1.0
-) -> tuple[int, Wings]:
+) -> tuple[int | None, Wings]:
     """Run an anchor whose clock is `speed` times as fast. Slurm shows the wings `over` as ended."""
     listener = LinkListener("s", beat_s=0.05)
     wings = Wings(listener, acts)
@@ -117,7 +117,13 @@ def run_anchor(
 
 
 def anchor_of(
-    wings: Wings, listener: LinkListener, folder: Path, *, limit_s: float | None = None, speed: float
+    wings: Wings,
+    listener: LinkListener,
+    folder: Path,
+    *,
+    limit_s: float | None = None,
+    speed: float,
+    is_replaced: Callable[[], bool] = lambda: False,
 ) -> Anchor:
     return Anchor(
         jobs=wings,  # type: ignore[arg-type]
@@ -127,6 +133,7 @@ def anchor_of(
         starts_file=folder / "p.starts",
         kill_after_s=30.0,
         say=lambda _text: None,
+        is_replaced=is_replaced,
         monotonic=lambda: speed * time.monotonic(),
     )
 
@@ -153,6 +160,19 @@ def test_that_a_training_that_was_stopped_is_started_again(tmp_path: Path, act: 
         (1, RESTART_WAIT_S, 0),
     ]
     assert Starts.read(tmp_path / "p.starts").count == 2
+
+
+def test_that_the_code_on_disk_makes_the_next_start_after_an_upgrade(tmp_path: Path) -> None:
+    listener = LinkListener("s", beat_s=0.05)
+    wings = Wings(listener, [ends(143), ends(0)])
+    answers = [True]
+    try:
+        first = anchor_of(wings, listener, tmp_path, speed=1.0, is_replaced=lambda: answers.pop())
+        assert first.run() is None
+    finally:
+        listener.close()
+    assert (len(wings.submitted), wings.cancelled) == (1, ["7"])
+    assert Starts.read(tmp_path / "p.starts").count == 1
 
 
 def test_that_starts_are_counted_on_after_a_requeue_of_the_anchor(tmp_path: Path) -> None:

@@ -1,12 +1,16 @@
-"""What an anchor does about a hold, and about wings that cannot start, on a real Slurm."""
+"""What an anchor does about a hold, wings that cannot start, and an upgrade, on a real Slurm."""
 
 from __future__ import annotations
 
+import re
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+import pollux_slurm
 from pollux_slurm.model import JobState
 from tests.launch.submit_directory import SubmitDirectory
 from tests.waiting import wait_until
@@ -115,3 +119,28 @@ def test_that_a_job_whose_wings_fail_before_they_start_it_fails(submit_dir: Subm
     assert (job.state, job.exit_code) == (JobState.FAILED, 1), log
     assert log.count("no such file") == 3
     assert "failed before their processes started" in log.splitlines()[-1]
+
+
+def test_that_an_upgrade_that_moves_the_program_of_wings_stops_no_job(submit_dir: SubmitDirectory) -> None:
+    at = submit_dir
+    package = at.folder / "installed" / "pollux_slurm"
+    shutil.copytree(Path(pollux_slurm.__file__).parent, package)
+    for resources in ("templates", "sql"):
+        shutil.copytree(Path(pollux_slurm.__file__).parents[1] / resources, package / resources)
+    until_go = "sh -c 'until [ -e go ]; do sleep 0.1; done'"
+    body = f"#!/bin/bash\n{sys.executable} -m pollux_slurm run -- {until_go}\n"
+    job_id = at.submit(*IN_PLACE, body=body, environ={"PYTHONPATH": str(package.parent)})
+    wait_until(lambda: "start 1 trains on" in at.log(), timeout_s=120, what="its first start")
+    # The next release has it under another name.
+    program, request = package / "launch/anchor/wing_program.py", package / "launch/submit/wing_request.py"
+    program.rename(program.with_name("another_name.py"))
+    request.write_text(request.read_text().replace("anchor.wing_program", "anchor.another_name"))
+    (first,) = re.findall(r"start 1 trains on .* \(job (\d+)\)", at.log())
+    at.slurm.cancel(first)
+    wait_until(lambda: "start 2 of the training waits" in at.log(), timeout_s=120, what="its next start")
+    (waiting,) = re.findall(r"start 2 of the training waits as job (\d+)", at.log())
+    assert waiting_wing(at, "%i %r") == f"{waiting} BeginTime"
+    (at.folder / "go").touch()
+    scontrol(at, "update", f"JobId={waiting}", "StartTime=now")
+    at.wait(job_id, JobState.COMPLETED)
+    assert f"job {job_id}: pollux_slurm was upgraded: the new release goes on" in at.log()

@@ -8,9 +8,12 @@ from typing import Any, cast
 import pytest
 
 from pollux_slurm.agent.membership.generation import Generation, Member
+from pollux_slurm.resources import code_on_disk
 from pollux_slurm.torch.boundary.step_boundary import RegroupPlace
 from pollux_slurm.torch.regroup.collective_calls import CollectiveCall
 from pollux_slurm.torch.regroup.obstacles import Obstacles
+from pollux_slurm.torch.session.regrouping import Regrouping
+from pollux_slurm.torch.session.session import Session
 from tests.torch.single_replica import joined
 
 pytestmark = pytest.mark.torch
@@ -36,11 +39,17 @@ class Plans:
         self.refused.append((number, reason))
 
 
+def planned(session: Session) -> tuple[Regrouping, Plans]:
+    """Let a training know of plans, which nobody has made for it."""
+    regrouping, plans = session.regrouping, Plans()
+    regrouping._membership, regrouping.members = cast("Any", plans), ["a"]
+    regrouping._code, regrouping.obstacles = code_on_disk(), Obstacles(watches=False)
+    return regrouping, plans
+
+
 def test_that_what_is_known_is_said_once_before_newcomers_have_started() -> None:
     with joined() as session:
-        regrouping, plans = session.regrouping, Plans()
-        regrouping._membership, regrouping.members = cast("Any", plans), ["a"]
-        regrouping.obstacles = Obstacles(watches=False)
+        regrouping, plans = planned(session)
         assert regrouping.wanted(RegroupPlace.STEP) == 0
         assert not plans.refused
         plans.plan = replace(plans.plan, number=2)
@@ -60,13 +69,26 @@ def test_that_what_is_known_is_said_once_before_newcomers_have_started() -> None
 
 def test_that_a_reason_found_while_states_are_collected_stops_a_regroup() -> None:
     with joined() as session:
-        regrouping, plans = session.regrouping, Plans()
-        regrouping._membership, regrouping.members = cast("Any", plans), ["a"]
-        regrouping.obstacles = Obstacles(watches=False)
+        regrouping, plans = planned(session)
         regrouping.refuse("its optimizer's state is spread")
         assert regrouping._commit(1) is None
         assert plans.refused == [
             (0, "its optimizer's state is spread"),
             (1, "its optimizer's state is spread"),
         ]
+        regrouping._membership = None
+
+
+def test_that_a_training_that_was_upgraded_meanwhile_is_refused_before_it_grows_or_shrinks() -> None:
+    with joined() as session:
+        regrouping, plans = planned(session)
+        regrouping._code = (0, 0)
+        regrouping.wanted(RegroupPlace.STEP)
+        plans.plan = replace(plans.plan, number=2, members=plans.plan.members[:1])
+        regrouping.wanted(RegroupPlace.STEP)
+        regrouping._code = code_on_disk()
+        plans.plan = replace(plans.plan, number=3)
+        regrouping.wanted(RegroupPlace.STEP)
+        assert [number for number, _ in plans.refused] == [1, 2]
+        assert "was upgraded while it ran" in plans.refused[0][1]
         regrouping._membership = None
