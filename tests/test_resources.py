@@ -25,5 +25,7 @@ def test_that_code_that_is_changed_added_or_removed_is_seen(
     assert resources.code_on_disk() == (2, 7)
     os.utime(inner / "base.py", ns=(9, 9))
     assert resources.code_on_disk() == (2, 9)
+    os.utime(tmp_path / "__init__.py", ns=(11, 11))
+    assert resources.code_on_disk() == (2, 11)
     (tmp_path / "__init__.py").unlink()
     assert resources.code_on_disk() == (1, 9)

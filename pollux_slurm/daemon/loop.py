@@ -16,7 +16,7 @@ from pollux_slurm.daemon.service import privileges
 from pollux_slurm.daemon.service.lease import Lease
 from pollux_slurm.daemon.service.metrics import DaemonMetrics
 from pollux_slurm.daemon.service.systemd_notify import Notifier
-from pollux_slurm.errors import LeaseLostError, PolluxError, SlurmError, StoreError
+from pollux_slurm.errors import LeaseLostError, PolluxError, SchemaVersionError, SlurmError, StoreError
 from pollux_slurm.now.jobs import jobs_held_by_journal
 from pollux_slurm.slurm.client import SlurmClient
 from pollux_slurm.slurm.own_reservations import OwnReservations
@@ -197,7 +197,10 @@ class Daemon:
         )
 
     def tick(self) -> int:
-        """Advance the open reallocations; return how many there are. The next tick retries after an error."""
+        """Advance the open reallocations; return how many there are. The next tick retries after an error.
+
+        Raises `SchemaVersionError` where another release has upgraded the store.
+        """
         self._notifier.alive()
         try:
             self._lease.renew()
@@ -215,6 +218,8 @@ class Daemon:
             self.metrics.is_leader = False
             _log.warning("cannot advance reallocations for now: %s", error)
             self._journal_late_commands()
+        except SchemaVersionError:
+            raise  # an upgrade: the release that is installed now continues the open moves
         except (SlurmError, StoreError) as error:
             self.metrics.errors.labels("slurm" if isinstance(error, SlurmError) else "store").inc()
             _log.warning("cannot advance reallocations for now: %s", error)
@@ -274,6 +279,8 @@ class Daemon:
                 if not logged:
                     _log.info("another daemon has the lease; waiting")
                     logged = True
+            except SchemaVersionError:
+                raise
             except StoreError as error:
                 self.metrics.errors.labels("store").inc()
                 _log.warning("the store cannot be reached: %s", error)

@@ -8,6 +8,7 @@ from pollux_slurm.errors import StoreError
 from pollux_slurm.model import Decision, Problem
 from pollux_slurm.store.access.database import Database
 from pollux_slurm.store.access.long_connections import end_long_connections
+from pollux_slurm.store.access.opening import check_schema
 from pollux_slurm.store.access.parts import StorePart, reading, writing
 from pollux_slurm.store.agent_api.postgresql_api import TrustedPostgresqlAgentStore
 from pollux_slurm.store.agent_api.sqlite_api import SqliteAgentStore
@@ -28,10 +29,25 @@ from pollux_slurm.store.security.shared_logins import changed_logins, mend_login
 class SqlLease(StorePart):
     """See `contract.interface.DaemonLease`."""
 
-    acquire = writing(lease.acquire_lease)
     is_held_by = reading(lease.holds_lease)
     daemon_status = reading(lease.daemon_status)
     release = writing(lease.release_lease)
+
+    def acquire(
+        self,
+        owner: str,
+        *,
+        ttl_s: float,
+        at: datetime,
+        interval_s: float | None = None,
+        watch_s: float | None = None,
+    ) -> bool:
+        with self._database.write() as connection:
+            # Another release may have upgraded the store while this daemon acts, or waits.
+            check_schema(self._database.url, connection)
+            return lease.acquire_lease(
+                connection, owner, ttl_s=ttl_s, at=at, interval_s=interval_s, watch_s=watch_s
+            )
 
 
 class SqlJobs(StorePart):

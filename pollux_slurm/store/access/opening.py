@@ -14,7 +14,7 @@ from pollux_slurm.store.access.database import Database
 from pollux_slurm.store.access.engine import make_call_engine, make_engine
 from pollux_slurm.store.access.file_permissions import check_access
 from pollux_slurm.store.access.url import StoreUrl, parse_store_url
-from pollux_slurm.store.schema import REVISIONS, VERSION_TABLE, JobRow
+from pollux_slurm.store.schema import LAST_VIEW, REVISIONS, VERSION_TABLE, JobRow
 
 
 def open_database(url: str, *, initialize: Callable[[Database], object] | None = None) -> Database:
@@ -23,11 +23,11 @@ def open_database(url: str, *, initialize: Callable[[Database], object] | None =
     database = unchecked_database(parsed, create=initialize is not None)
     try:
         with database.read() as connection:
-            version = read_version(connection)
-        if initialize is not None and version is None:
+            is_new = initialize is not None and read_version(connection) is None
+            if not is_new:
+                check_schema(parsed, connection)
+        if initialize is not None and is_new:
             initialize(database)
-        else:
-            check_version(parsed, version)
     except BaseException:
         database.close()
         raise
@@ -60,6 +60,19 @@ def _missing_version(connection: Connection) -> str | None:
     return "" if inspect(connection).has_table(JobRow.__tablename__) else None
 
 
+def check_schema(url: StoreUrl, connection: Connection) -> str:
+    """Return the schema's version. Raises `SchemaVersionError` unless tables and views are this release's."""
+    version = read_version(connection)
+    check_version(url, version)
+    if not inspect(connection).has_table(LAST_VIEW):
+        # After `pollux db downgrade`. Without triggers, the sums by day would stay behind in silence.
+        raise SchemaVersionError(
+            f"the store {url} went back to schema {version}, and lacks its views and triggers; stop the "
+            f"daemon and run: {url.command('upgrade')}"
+        )
+    return REVISIONS[-1]
+
+
 def check_version(url: StoreUrl, version: str | None) -> None:
     """Raise `SchemaVersionError`, with the command to type, unless `version` is this release's."""
     if version is None:
@@ -79,8 +92,9 @@ def check_version(url: StoreUrl, version: str | None) -> None:
     if version not in REVISIONS:
         raise SchemaVersionError(
             f"the store {url} was made by a newer release (its schema is {version}, this release's is "
-            f"{REVISIONS[-1]}); update this one, in a checkout of that release: pip install --upgrade .; "
-            f"or let that one go back: {url.command(f'downgrade {REVISIONS[-1]}')}"
+            f"{REVISIONS[-1]}); a job that began before the upgrade trains on, and reports again after "
+            "scontrol requeue; else install that release, in a checkout of it: pip install --upgrade .; or, "
+            f"while it is installed, go back: {url.command(f'downgrade {REVISIONS[-1]}')}"
         )
     if version != REVISIONS[-1]:
         raise SchemaVersionError(

@@ -164,6 +164,7 @@ class DaemonLease(Protocol):
     ) -> bool:
         """Acquire or renew the daemon's lease; False while another owner's has not expired.
 
+        Raises `SchemaVersionError` where the store has been given another release's schema meanwhile.
         `interval_s` and `watch_s` are the daemon's intervals, for `daemon_status`.
         """
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pollux_slurm.errors import StoreError
 from pollux_slurm.store.access.database import Database
 from pollux_slurm.store.access.file_permissions import owner_whom_root_reads, share_with_group
-from pollux_slurm.store.access.opening import check_version, read_version, unchecked_database
+from pollux_slurm.store.access.opening import check_schema, check_version, read_version, unchecked_database
 from pollux_slurm.store.access.url import StoreUrl, parse_store_url
 from pollux_slurm.store.maintenance import migration
 from pollux_slurm.store.maintenance.migration import write_host_id
@@ -74,8 +74,7 @@ def check_store(url: str) -> StoreStatus:
     """
     _refuse_others_file(parse_store_url(url))
     with _unchecked_database(url) as database, database.read() as connection:
-        version = read_version(connection)
-        check_version(database.url, version)
+        version = check_schema(database.url, connection)
         problems = [f"differs from the schema: {text}" for text in migration.differences(connection)]
         problems += security_problems(connection)
         for view in VIEWS:

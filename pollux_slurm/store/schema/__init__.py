@@ -6,7 +6,7 @@ May be imported by `cli`, `store/access`, `store/agent_api`, `store/jobs`, `stor
 
 from __future__ import annotations
 
-from pollux_slurm.store.schema.base import REVISIONS, VERSION_TABLE, Base, UtcDateTime
+from pollux_slurm.store.schema.base import LAST_VIEW, REVISIONS, VERSION_TABLE, Base, UtcDateTime
 from pollux_slurm.store.schema.daemon import (
     AllocationNodeRow,
     AllocationRow,
@@ -35,6 +35,7 @@ from pollux_slurm.store.schema.membership import GenerationMemberRow, Generation
 from pollux_slurm.store.schema.usage import AllocationDayRow, JobDayRow, NodeDayRow, NodeRow, RunDayRow
 
 __all__ = [
+    "LAST_VIEW",
     "REVISIONS",
     "VERSION_TABLE",
     "AccountRow",

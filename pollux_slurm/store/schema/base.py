@@ -18,6 +18,9 @@ They stand here so that opening a store does not import Alembic."""
 
 VERSION_TABLE = "pollux_schema_version"
 
+LAST_VIEW = "calendar"
+"""The view that is made last, of all that contains no data but functions, roles and rights."""
+
 # SQLite assigns ids only in a column of exactly INTEGER type.
 BIG_INT = BigInteger().with_variant(Integer(), "sqlite")
 

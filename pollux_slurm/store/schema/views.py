@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from sqlalchemy import Connection
 
+from pollux_slurm.store.schema.base import LAST_VIEW
 from pollux_slurm.store.schema.dialects import rendered_sql
 
 # In order of creation: a view may read those before it.
@@ -21,7 +22,7 @@ VIEWS = (
     "model_accuracy",
     "fairness",
     "job_samples",
-    "calendar",
+    LAST_VIEW,
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import threading
@@ -13,10 +14,11 @@ import pytest
 from pollux_slurm.daemon.loop import Daemon
 from pollux_slurm.daemon.service.metrics import totals
 from pollux_slurm.daemon.service.systemd_notify import Notifier
-from pollux_slurm.errors import StoreUnavailable
+from pollux_slurm.errors import SchemaVersionError, StoreUnavailable
 from pollux_slurm.model import Allocation, Decision, JobState, Problem, ReallocationCause
 from pollux_slurm.model import ReallocationStep as Step
 from pollux_slurm.store.access.parts import StorePart
+from pollux_slurm.store.schema import REVISIONS, VERSION_TABLE
 from pollux_slurm.store.sql_store import SqlStore
 from tests.daemon.crashing import MUTATING, Killed
 from tests.daemon.harness import CONFIG, Harness
@@ -354,3 +356,40 @@ def test_that_the_store_has_the_intervals_of_the_running_daemon(harness: Harness
     seen = harness.store.lease.daemon_status()
     assert seen.interval_s == CONFIG.interval_s
     assert seen.watch_s == min(CONFIG.watch_s, CONFIG.interval_s)
+
+
+@contextlib.contextmanager
+def upgraded(store: SqlStore) -> Iterator[None]:
+    """Let the store have a later release's schema for a while."""
+
+    def write(version: str) -> None:
+        with store.database.write() as connection:
+            connection.exec_driver_sql(f"UPDATE {VERSION_TABLE} SET version_num = '{version}'")
+
+    write("9999")
+    try:
+        yield
+    finally:
+        write(REVISIONS[-1])
+
+
+def test_that_daemons_end_once_another_release_has_upgraded_the_store(clean_store: SqlStore) -> None:
+    """In the middle of a move, which the next daemon continues. Nobody had stopped them before."""
+    harness = Harness(clean_store)
+    job_id = started(harness)
+    harness.targets = {job_id: {"n1": 2}}
+    first, second = harness.daemon(owner="first"), harness.daemon(owner="second")
+    harness.run_until(first, until=lambda: harness.job(job_id).held, seconds=30)
+    num_commands = len(harness.slurm.calls)
+    with upgraded(clean_store):
+        harness.clock.advance(_LONG_S)
+        for act in (first.tick, first.run, second.run):
+            with pytest.raises(SchemaVersionError, match="made by a newer release"):
+                act()
+    assert len(harness.slurm.calls) == num_commands
+    assert harness.job(job_id).held
+    next_daemon = harness.daemon(owner="next")
+    harness.run_until(next_daemon, until=arrived(harness, job_id, {"n1": 2}), seconds=40)
+    job = harness.job(job_id)
+    assert (job.state, job.held, job.restart_count) == (JobState.RUNNING, False, 1)
+    assert not harness.open_moves()

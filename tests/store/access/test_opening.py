@@ -161,7 +161,7 @@ def test_that_an_empty_database_names_the_command_that_makes_the_tables(any_empt
             "a new store: put this one aside (rename the file or database), then pollux db init --store ",
         ),
         ("0099", "stop the daemon and run: pollux db upgrade --store "),
-        ("9999", f"or let that one go back: pollux db downgrade {REVISIONS[-1]} --store "),
+        ("9999", f"while it is installed, go back: pollux db downgrade {REVISIONS[-1]} --store "),
     ],
 )
 def test_that_another_schema_names_the_command_to_type(
