@@ -8,6 +8,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+CODE_REPLACED = (
+    "pollux_slurm was upgraded while the job ran; the job runs the new release from its next start on"
+)
+"""Why a job is not moved in place once `code_on_disk` has another answer than at its start."""
+
 _PACKAGE_DIR = Path(__file__).resolve().parent
 
 

@@ -43,6 +43,7 @@ from pollux_slurm.launch.node.signal_wait import wait_for_signal
 from pollux_slurm.launch.node.watched_processes import STOPPING, blocked_signals
 from pollux_slurm.launch.submit.wing_request import WingRequest
 from pollux_slurm.model import Allocation
+from pollux_slurm.resources import CODE_REPLACED
 from pollux_slurm.store.contract.membership import GenerationState, wing_members
 
 RESTART_WAIT_S = 120.0
@@ -305,6 +306,8 @@ class Anchor:
         """
         if now < self._next_submission_s:
             return None
+        if self._newcomers.lacking and self._is_replaced():
+            return CODE_REPLACED
         partition = [f"--partition={self._partition}"] if self._partition else []
         for (plan, node), gpus in list(self._newcomers.lacking.items()):
             request = [*self._request.newcomer_options(node, gpus), *partition]

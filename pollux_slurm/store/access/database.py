@@ -24,6 +24,11 @@ _PERMANENT = {
     "file is not a database": "this file is not an SQLite database; name another file, or move it away",
     "disk image is malformed": "the file is damaged; restore it from a backup",
     "interrupted": "root reads a file of another user for a limited time; run the command as its owner",
+    # The lock of whoever changes the schema.
+    "permission denied for function pg_advisory_xact_lock": (
+        "this login may not change its tables; run the command as the database's admin: sudo -u postgres ... "
+        "--store postgresql:///DATABASE"
+    ),
     "permission denied for table pollux_schema_version": _NO_RIGHT,
     "permission denied for table": (
         "this login may not read its tables, as pollux status and explain do; a reader's sees its own jobs "

@@ -68,9 +68,14 @@ def check_schema(url: StoreUrl, connection: Connection) -> str:
         # After `pollux db downgrade`. Without triggers, the sums by day would stay behind in silence.
         raise SchemaVersionError(
             f"the store {url} went back to schema {version}, and lacks its views and triggers; stop the "
-            f"daemon and run: {url.command('upgrade')}"
+            f"daemon and run{_as_admin(url)}: {url.command('upgrade')}"
         )
     return REVISIONS[-1]
+
+
+def _as_admin(url: StoreUrl) -> str:
+    """Return whose login changes tables where it is not the daemon's."""
+    return "" if url.path is not None else ", as the database's admin"
 
 
 def check_version(url: StoreUrl, version: str | None) -> None:
@@ -99,7 +104,7 @@ def check_version(url: StoreUrl, version: str | None) -> None:
     if version != REVISIONS[-1]:
         raise SchemaVersionError(
             f"the store {url} has schema {version}, this release needs {REVISIONS[-1]}; "
-            f"stop the daemon and run: {url.command('upgrade')}"
+            f"stop the daemon and run{_as_admin(url)}: {url.command('upgrade')}"
         )
 
 

@@ -29,7 +29,7 @@ from pollux_slurm.agent.environment.rank_environments import place_variables
 from pollux_slurm.agent.exit_codes import LeftTraining
 from pollux_slurm.agent.membership.generation import Generation, Member, Membership
 from pollux_slurm.errors import CheckpointError, LaunchError, PolluxError, StoreUnavailable, UsageError
-from pollux_slurm.resources import code_on_disk
+from pollux_slurm.resources import CODE_REPLACED, code_on_disk
 from pollux_slurm.torch.boundary.seams import Seams
 from pollux_slurm.torch.boundary.sigterm import StopFlag
 from pollux_slurm.torch.boundary.step_boundary import ExchangeContext, RegroupPlace
@@ -207,7 +207,7 @@ class Regrouping:
             self._is_replaced = {plan.number: code_on_disk() != self._code}
         if self._is_replaced[plan.number]:
             # Newcomers would run other code, and what stays would meet it in the store.
-            return "pollux_slurm was upgraded while it ran: it runs the new release from its next start on"
+            return CODE_REPLACED
         reason = self.obstacles.find(
             list(user_frames()),
             rank_changes=staying != self.members[: len(staying)],

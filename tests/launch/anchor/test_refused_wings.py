@@ -21,6 +21,7 @@ from pollux_slurm.launch.anchor.anchor import Anchor
 from pollux_slurm.launch.anchor.generation_watch import GenerationWatch
 from pollux_slurm.launch.anchor.link import Link, LinkListener, connect
 from pollux_slurm.launch.submit.wing_request import WingRequest
+from pollux_slurm.resources import CODE_REPLACED
 from pollux_slurm.store.contract.membership import GenerationMember, GenerationRecord, GenerationState
 from tests.launch.anchor.site import TOKEN_SHA256, ScriptedSlurm
 from tests.launch.anchor.test_anchor import Act, Wings, ends_when_stopped
@@ -247,6 +248,32 @@ def test_that_a_newcomers_wing_that_is_refused_refuses_the_generation_and_traini
     assert len(tried) == num_times_away + 1
     assert all("--nodelist=n1" in request for request in tried)
     assert watch.refused == [(4, "no wing on n1: " + DENIED.replace("error: ", ""))]
+
+
+def test_that_no_newcomer_is_started_after_an_upgrade_and_training_goes_on(tmp_path: Path) -> None:
+    watch, listener = Watch(), LinkListener("s", beat_s=0.05)
+
+    def trains_until_refused(link: Link) -> None:
+        watch.came.wait(60)
+        link.send({"exit": 0})
+
+    wings = Wings(listener, [trains_until_refused, ends_when_stopped])
+    try:
+        anchor = Anchor(
+            jobs=wings,  # type: ignore[arg-type]
+            listener=listener,
+            watch=watch,  # type: ignore[arg-type]
+            request=WingRequest(options=("--gpus=2",)),
+            starts_file=tmp_path / "p.starts",
+            kill_after_s=30.0,
+            say=lambda _text: None,
+            is_replaced=lambda: True,
+        )
+        assert anchor.run() == 0
+    finally:
+        listener.close()
+    assert [one["plan"] for one in wings.submitted] == [0]
+    assert watch.refused == [(4, CODE_REPLACED)]
 
 
 def test_that_processes_that_were_to_join_a_training_that_is_over_are_stopped_and_the_log_says_so(

@@ -160,7 +160,7 @@ def test_that_an_empty_database_names_the_command_that_makes_the_tables(any_empt
             "0012",
             "a new store: put this one aside (rename the file or database), then pollux db init --store ",
         ),
-        ("0099", "stop the daemon and run: pollux db upgrade --store "),
+        ("0099", ": pollux db upgrade --store "),
         ("9999", f"while it is installed, go back: pollux db downgrade {REVISIONS[-1]} --store "),
     ],
 )

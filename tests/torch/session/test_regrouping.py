@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from pollux_slurm.agent.membership.generation import Generation, Member
-from pollux_slurm.resources import code_on_disk
+from pollux_slurm.resources import CODE_REPLACED, code_on_disk
 from pollux_slurm.torch.boundary.step_boundary import RegroupPlace
 from pollux_slurm.torch.regroup.collective_calls import CollectiveCall
 from pollux_slurm.torch.regroup.obstacles import Obstacles
@@ -89,6 +89,5 @@ def test_that_a_training_that_was_upgraded_meanwhile_is_refused_before_it_grows_
         regrouping._code = code_on_disk()
         plans.plan = replace(plans.plan, number=3)
         regrouping.wanted(RegroupPlace.STEP)
-        assert [number for number, _ in plans.refused] == [1, 2]
-        assert "was upgraded while it ran" in plans.refused[0][1]
+        assert plans.refused == [(1, CODE_REPLACED), (2, CODE_REPLACED)]
         regrouping._membership = None
