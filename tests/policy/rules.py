@@ -232,6 +232,8 @@ def worth(problem: Problem, job: ProblemJob, allocation: Allocation) -> float:
 
 
 def mean(problem: Problem, worths: list[float], weights: list[float] | None = None) -> float:
+    if not worths:
+        return 0.0
     p, x = problem.objective.exponent, [value + problem.objective.floor for value in worths]
     w = weights or [1.0] * len(x)
     if p == 0:
