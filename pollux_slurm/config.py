@@ -224,7 +224,7 @@ class PolicyConfig:
         example="4",
     )
     penalty: str = choice(
-        "The restart penalty follows age and restarts (paper), or spreads over horizon_s (amortised).",
+        "The restart penalty spreads over the job's age (paper), or over horizon_s (amortised).",
         "paper",
         "amortised",
     )

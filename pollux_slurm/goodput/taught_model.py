@@ -1,7 +1,8 @@
 """What a job's kind knows of sizes that the job itself has not measured.
 
 A job's own measurements count where it has them. Beyond the largest size that it was measured on, the model
-of an earlier run of its kind counts, scaled so that both agree on that size: nodes differ in speed.
+of an earlier run of its kind counts, scaled so that both agree on that size: nodes differ in speed. They are
+compared with the largest batch there, since the first steps of a job have smaller ones than its later steps.
 """
 
 from __future__ import annotations
@@ -29,11 +30,13 @@ COURSE_PARTS = 16
 def agrees(own: GoodputModel | None, teacher: GoodputModel) -> bool:
     """Return whether nothing that a job has measured itself contradicts `teacher`.
 
-    Step times on the largest size of `own` may differ by `MAX_KIND_ERROR`.
+    The times of a step on one GPU, with the initial batch, may differ by `MAX_KIND_ERROR`. On more GPUs, fits
+    of the same training differ by more, as long as they are of few sizes.
     """
     if own is None or own.throughput is None or teacher.throughput is None:
         return True
-    return 1 / (1 + MAX_KIND_ERROR) <= _ratio(own, teacher.throughput) <= 1 + MAX_KIND_ERROR
+    own_s, teacher_s = (_one_gpu_step_s(own.limits, theta) for theta in (own.throughput, teacher.throughput))
+    return 1 / (1 + MAX_KIND_ERROR) <= own_s / teacher_s <= 1 + MAX_KIND_ERROR
 
 
 def taught_model(own: GoodputModel | None, teacher: GoodputModel) -> GoodputModel | None:
@@ -79,18 +82,24 @@ def training_course(work: float, seen: Iterable[tuple[float, GradientStatistics]
 def _ratio(own: GoodputModel, teacher: ThroughputParameters) -> float:
     """Return how many times as long as the teacher's a job's own step is, on its largest size."""
     assert own.throughput is not None
+    limits = own.limits
     gpus, nodes = max(own.max_gpus_seen, 1), max(own.max_nodes_seen, 1)
-    return _step_s(own.limits, nodes, gpus, own.throughput) / _step_s(own.limits, nodes, gpus, teacher)
+    largest = (limits.max_batch_size or limits.initial_batch_size) // gpus
+    atomic = _within_bounds(limits, largest)
+    own_s, teacher_s = (iteration_time_s(theta, nodes, gpus, atomic) for theta in (own.throughput, teacher))
+    return float(own_s) / float(teacher_s)
 
 
 # Jobs of a kind are compared with each other in each round, and their models seldom change.
 @functools.lru_cache(maxsize=100_000)
-def _step_s(limits: BatchLimits, nodes: int, gpus: int, theta: ThroughputParameters) -> float:
-    """Return the time of a step on a size, with the initial batch as far as it fits."""
-    atomic = max(limits.initial_batch_size // gpus, limits.min_atomic)
-    if limits.max_atomic is not None:
-        atomic = min(atomic, limits.max_atomic)
-    return float(iteration_time_s(theta, nodes, gpus, atomic))
+def _one_gpu_step_s(limits: BatchLimits, theta: ThroughputParameters) -> float:
+    return float(iteration_time_s(theta, 1, 1, _within_bounds(limits, limits.initial_batch_size)))
+
+
+def _within_bounds(limits: BatchLimits, micro_batch: int) -> int:
+    """Return the micro-batch nearest to the given one that fits on a GPU."""
+    atomic = max(micro_batch, limits.min_atomic)
+    return atomic if limits.max_atomic is None else min(atomic, limits.max_atomic)
 
 
 def _scaled(theta: ThroughputParameters, ratio: float) -> ThroughputParameters:

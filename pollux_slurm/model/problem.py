@@ -188,8 +188,8 @@ class Objective:
 
     - `name`: "generalized-mean", "osdi21", "price-rank" or "attained-work"; the last three have their own
       exponent, and "osdi21" its own floor and restart delay
-    - `penalty`: the form of the restart penalty, "paper" (the part of its life that a job does not spend
-      restarting) or "amortised" (the part of the next `horizon_s` that it will not)
+    - `penalty`: the form of the restart penalty, "paper" (the part of its life that a job does not lose
+      by the move) or "amortised" (the part of the next `horizon_s` that it will not)
     - `fair_share_gpus`: the GPUs on which SPEEDUP is 1; None, and always with "osdi21": ⌈G/J⌉ for G GPUs and
       J jobs
     - `between`: whose shares are equal, "users", "accounts" or "jobs"

@@ -61,6 +61,25 @@ def test_that_a_job_that_is_off_by_more_than_30_percent_does_not_agree(factor: f
     assert agrees(slower(factor), TEACHER) is counts
 
 
+def test_that_a_kind_counts_whatever_a_first_fit_says_of_the_network() -> None:
+    theta = dataclasses.replace(THETA, alpha_n=2 * THETA.alpha_n)
+    own = dataclasses.replace(OWN, throughput=theta, max_gpus_seen=8, max_nodes_seen=2)
+    assert agrees(own, TEACHER)
+
+
+def test_that_larger_sizes_equal_what_the_job_measured_with_its_largest_batch_there() -> None:
+    theta = dataclasses.replace(THETA, alpha_n=2 * THETA.alpha_n)
+    own = dataclasses.replace(OWN, throughput=theta, max_gpus_seen=8, max_nodes_seen=2)
+    found = taught_model(own, TEACHER)
+    assert found is not None
+    assert found.throughput is not None
+    measured, before = (float(iteration_time_s(one, 2, 8, 1024 // 8)) for one in (theta, THETA))
+    assert float(iteration_time_s(found.throughput, 2, 8, 1024 // 8)) == pytest.approx(measured)
+    assert float(iteration_time_s(found.throughput, 4, 16, 16)) == pytest.approx(
+        measured / before * float(iteration_time_s(THETA, 4, 16, 16))
+    )
+
+
 def test_that_nothing_measured_contradicts_nothing() -> None:
     assert agrees(None, TEACHER)
     assert agrees(dataclasses.replace(slower(9.0), throughput=None), TEACHER)

@@ -187,7 +187,7 @@ def penalty(problem: Problem, job: ProblemJob, allocation: Allocation) -> float:
     if allocation == job.current or not job.current:
         return 1.0
     keep = 1 - problem.moving.hysteresis
-    age = max(job.age_s, 120.0)
+    age = max(job.age_s, 300.0)
     if job.in_place_delay_s is not None and is_in_place(problem, job, allocation):
         # It trains on as before while its new processes start.
         now, there = speedup(problem, job, job.current), speedup(problem, job, allocation)
@@ -195,7 +195,7 @@ def penalty(problem: Problem, job: ProblemJob, allocation: Allocation) -> float:
         return keep * age / (age + job.in_place_delay_s * (max(1 - now / there, 0.0) if there else 0.0))
     delay = job.restart_delay_s
     keep = keep if job.num_restarts else 1.0
-    return keep * max(age - job.num_restarts * delay, 0) / (age + delay)
+    return keep * age / (age + delay)
 
 
 def is_in_place(problem: Problem, job: ProblemJob, allocation: Allocation) -> bool:
@@ -232,6 +232,8 @@ def worth(problem: Problem, job: ProblemJob, allocation: Allocation) -> float:
 
 
 def mean(problem: Problem, worths: list[float], weights: list[float] | None = None) -> float:
+    if not worths:
+        return 0.0
     p, x = problem.objective.exponent, [value + problem.objective.floor for value in worths]
     w = weights or [1.0] * len(x)
     if p == 0:

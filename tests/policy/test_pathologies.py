@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pollux_slurm.model import GpuLimit, Objective, Problem
 from pollux_slurm.policy import decide
 from pollux_slurm.policy.decide import build_candidates
-from pollux_slurm.policy.objectives.price_rank import MAX_DECLARED_WEIGHT
+from pollux_slurm.policy.objectives.price_rank import MAX_WEIGHT_RATIO
 from tests.policy.builders import in_other_units, job, linear_model, nodes, problem, sizes
 from tests.policy.packed import packed_problem
 from tests.policy.problems import random_model, random_problem
@@ -173,7 +173,7 @@ def test_that_a_decision_has_the_factor_of_each_declaration() -> None:
     assert honest is not None
     assert lying is not None
     # Without a declaration it counts as longer than the last three, and shorter than the others.
-    assert honest < 1.0 < lying <= MAX_DECLARED_WEIGHT**2
+    assert honest < 1.0 < lying <= MAX_WEIGHT_RATIO**2
     assert undeclared is None
 
 

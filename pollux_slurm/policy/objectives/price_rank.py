@@ -56,8 +56,8 @@ _EXPONENT = 0.9
 _HORIZON_S = 270.0
 # More jobs will arrive: GPUs count as scarcer by this factor than the present jobs make them.
 _SCARCITY = 2.0
-# The largest weight, over the median weight of all jobs.
-MAX_DECLARED_WEIGHT = 4.0
+# The largest weight over the median weight of all jobs, and the median over the least.
+MAX_WEIGHT_RATIO = 4.0
 # The levels of remaining time of jobs whose length is unknown.
 _FIRST_LEVEL_S, _LEVEL_GROWTH = 1000.0, 4.0
 # How many prices of a GPU are tried, spaced geometrically.
@@ -72,8 +72,8 @@ def price_rank(problem: Problem, jobs: Sequence[ProblemJob], tables: SpeedupTabl
     has done (`_guessed_remaining_s`). On change, f = 1 − δ/min(H, T/s + δ) with the horizon H = 270 s, longer
     above δ = 30 s (`horizon_s`). A job that resumes after a pause has this f, too. Only configurations that
     pack well are used, and weights count no GPUs beyond a job's own bounds. Jobs that never ran on several
-    nodes have the multi-node cap. No weight is above `MAX_DECLARED_WEIGHT` times the median, so a false
-    declaration gains little.
+    nodes have the multi-node cap. No weight is above `MAX_WEIGHT_RATIO` times the median, so a false
+    declaration gains little, nor below the median over it, so no job waits for all others.
 
     Args:
         problem: The problem, for its nodes and moving rules.
@@ -106,7 +106,7 @@ def price_rank(problem: Problem, jobs: Sequence[ProblemJob], tables: SpeedupTabl
     possible = np.where(usable & (tables.num_gpus >= fewest) & (tables.num_gpus <= most), over_one, 0.0)
     costate = CoStates(remaining, possible, tables.num_gpus, max(total, 1) / _SCARCITY)
     weight = costate.weight
-    high = MAX_DECLARED_WEIGHT * float(np.median(weight)) if len(jobs) else 1.0
+    median = float(np.median(weight)) if len(jobs) else 1.0
     after = remaining[:, None] / np.maximum(over_one, 1e-12)
     keep = hysteresis_factors(jobs, problem.moving)[:, None] * prediction_discount(jobs, tables)
 
@@ -122,13 +122,13 @@ def price_rank(problem: Problem, jobs: Sequence[ProblemJob], tables: SpeedupTabl
         exponent=_EXPONENT,
         floor=problem.objective.floor,
         scale=1.0,
-        weight=np.minimum(weight, high) * job_weights(jobs),
+        weight=_bounded(weight, median) * job_weights(jobs),
         speedup=over_one,
         current_speedup=current_speedups(jobs, tables) / unit,
         penalty=by_requeue,
         serves_all=True,
         units=1.0 / unit,
-        declared_gain=partial(_declared_gain, costate, weight, high, declares, undeclared),
+        declared_gain=partial(_declared_gain, costate, median, declares, undeclared),
         usable=usable,
         in_place_penalty=in_place_penalty,
     )
@@ -146,14 +146,19 @@ def _guessed_remaining_s(work_s: float) -> float:
     return level
 
 
+def _bounded(weight: npt.ArrayLike, median: float) -> FloatArray:
+    bounded: FloatArray = np.clip(weight, median / MAX_WEIGHT_RATIO, median * MAX_WEIGHT_RATIO)
+    return bounded
+
+
 def _declared_gain(
-    costate: CoStates, weight: FloatArray, high: float, declares: BoolArray, undeclared: FloatArray
+    costate: CoStates, median: float, declares: BoolArray, undeclared: FloatArray
 ) -> FloatArray:
     """Return the factor by which each job's declaration changes its weight, (J,); NaN without one."""
-    gain = np.full(len(weight), np.nan)
+    gain = np.full(len(costate.weight), np.nan)
     for row in np.flatnonzero(declares).tolist():
         without = costate.weight_if(row, float(undeclared[row]))
-        gain[row] = min(weight[row], high) / min(without, high)
+        gain[row] = _bounded(costate.weight[row], median) / _bounded(without, median)
     return gain
 
 

@@ -19,25 +19,25 @@ IntArray = npt.NDArray[np.int64]
 
 # A job counts as at least so old. A training usually lasts for minutes, so a young one may move at once where
 # that makes it clearly faster.
-_LEAST_AGE_S = 120.0
+_LEAST_AGE_S = 300.0
 
 
 def restart_penalty(job: ProblemJob, objective: Objective, moving: MovingRules | None = None) -> float:
     """Return f_j of a move by requeue: the factor on a job's speedup; 1 for a job without GPUs.
 
-    "paper" (eq. 13): see `paper_penalty`, with an age of at least two minutes. "amortised": max(H − δ, 0)/H,
-    with H the horizon over which the move must pay. Both are multiplied by 1 − hysteresis,
-    but for a job that was never restarted: it leaves its submitted size as soon as that pays.
+    "paper": T/(T + δ), with an age T of at least five minutes. That is eq. 13 without what the job has spent
+    restarting so far: it is spent whether the job moves or not. "amortised": max(H − δ, 0)/H, with H the
+    horizon over which the move must pay. Both are multiplied by 1 − hysteresis, but for a job that was never
+    restarted: it leaves its submitted size as soon as that pays.
     """
     if not job.current:
         return 1.0
     keep = 1.0 if moving is None or not job.num_restarts else 1.0 - moving.hysteresis
     delay_s = job.restart_delay_s
-    if delay_s == 0:
-        return keep
     if objective.penalty == "amortised":
         return keep * max(objective.horizon_s - delay_s, 0.0) / objective.horizon_s
-    return keep * paper_penalty(max(job.age_s, _LEAST_AGE_S), job.num_restarts, delay_s, delay_s)
+    age_s = max(job.age_s, _LEAST_AGE_S)
+    return keep * age_s / (age_s + delay_s)
 
 
 def in_place_penalties(
@@ -54,11 +54,9 @@ def in_place_penalties(
     `speedup`, (J, C), is that there, `current_speedup`, (J,), that now.
 
     Until its new processes train, a job is as fast as before. So a move costs δ'·(1 − now/there) of training
-    there, and nothing where that is slower. "paper": T/(T + cost). What the job has spent restarting does not
-    count, since nothing stops: one that was requeued often could otherwise take no idle GPUs until it is old.
-    "amortised": max(H − cost, 0)/H. Both are multiplied by 1 − hysteresis, but for more GPUs: to grow
-    stops nobody, and a job that gives GPUs away has a penalty of its own. Rows of jobs that cannot move so
-    mean nothing.
+    there, and nothing where that is slower. "paper": T/(T + cost). "amortised": max(H − cost, 0)/H. Both are
+    multiplied by 1 − hysteresis, but for more GPUs: to grow stops nobody, and a job that gives GPUs away has
+    a penalty of its own. Rows of jobs that cannot move so mean nothing.
     """
     delay_s = np.array([move_delay_s(job, in_place=True) if job.current else 0.0 for job in jobs])
     faster = np.maximum(speedup - current_speedup[:, None], 0.0)

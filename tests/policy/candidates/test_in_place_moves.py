@@ -26,12 +26,12 @@ QUICKLY = (Phase.explicit, Phase.reuse, Phase.generate)
 
 
 def winged(job_id: str, *wings: dict[str, int], **fields: object) -> ProblemJob:
-    """Return a job that can move in place within a second, of which a restart takes its whole age."""
+    """Return a job that can move in place within a second, and loses by any restart."""
     total: dict[str, int] = {}
     for wing in wings:
         for name, gpus in wing.items():
             total[name] = total.get(name, 0) + gpus
-    fields = {"age_s": 120.0, "num_restarts": 1, "restart_delay_s": 99.0, "in_place_delay_s": 1.0, **fields}
+    fields = {"age_s": 120.0, "num_restarts": 1, "restart_delay_s": 3e4, "in_place_delay_s": 1.0, **fields}
     return job(job_id, total, wings=tuple(map(Allocation.of, wings)), **fields)
 
 
@@ -44,13 +44,13 @@ def test_that_a_move_in_place_pays_where_a_requeue_does_not(solver: str) -> None
     cluster = nodes(2)
     by_requeue = dataclasses.replace(winged("a", {"n0": 4}), in_place_delay_s=None)
     assert given(decide(problem(cluster, by_requeue), solver=solver)) == {"a": "n0:4"}
-    found = decide(problem(cluster, dataclasses.replace(by_requeue, in_place_delay_s=300.0)), solver=solver)
-    assert given(found) == {"a": "n0:4"}, "120 of 270 s are left of twice the speed"
+    found = decide(problem(cluster, dataclasses.replace(by_requeue, in_place_delay_s=900.0)), solver=solver)
+    assert given(found) == {"a": "n0:4"}, "300 of 750 s are left of twice the speed"
     quick = winged("a", {"n0": 4}, num_restarts=0)
     found = decide(problem(cluster, quick), solver=solver)
     assert given(found) == {"a": "n0:4+n1:4"}
     assert ways(found) == {"a": IN_PLACE}
-    assert found.jobs[0].penalty == pytest.approx(120 / 120.5)
+    assert found.jobs[0].penalty == pytest.approx(300 / 300.5)
     assert found.jobs[0].move_delay_s == 1.0
 
 
@@ -123,7 +123,7 @@ def test_that_a_move_is_in_place_where_it_keeps_a_wing_and_new_ones_have_room(
         for name, gpus in sizes.items()
     )
     one = problem(cluster, winged("a", *wings))
-    expected_way = (IN_PLACE, 1.0) if expected else (REQUEUE, 99.0)
+    expected_way = (IN_PLACE, 1.0) if expected else (REQUEUE, one.jobs[0].restart_delay_s)
     assert expected_move(one, one.jobs[0], Allocation.of(target)) == expected_way
     assert rules.is_in_place(one, one.jobs[0], Allocation.of(target)) == expected
 
@@ -149,7 +149,7 @@ def test_that_the_explanation_names_the_way_and_its_cost() -> None:
 @pytest.mark.parametrize("name", sorted(OBJECTIVES))
 def test_that_every_objective_prices_a_move_by_its_way(name: str) -> None:
     """Two nodes become free beside a job of one: by requeue it loses more than they bring."""
-    work = {"progress": 1e5, "num_restarts": 0, "age_s": 150.0, "restart_delay_s": 240.0}
+    work = {"progress": 1e5, "num_restarts": 0, "age_s": 150.0, "restart_delay_s": 600.0}
     mover = winged("a", {"n0": 4}, **work)
     cluster = nodes(2)
     one = dataclasses.replace(problem(cluster, mover), objective=Objective(name=name))

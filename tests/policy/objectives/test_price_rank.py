@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pollux_slurm.model import GoodputModel, Objective, ProblemJob
 from pollux_slurm.policy.decide import build_candidates
-from pollux_slurm.policy.objectives.price_rank import CoStates
+from pollux_slurm.policy.objectives.price_rank import MAX_WEIGHT_RATIO, CoStates
 from tests.policy.builders import job, linear_model, nodes, problem
 
 GPUS = np.arange(1, 513)
@@ -114,6 +114,16 @@ def test_that_jobs_of_unknown_length_that_have_done_about_as_much_weigh_the_same
         *[job(str(work), progress=work * one_gpu_rate()) for work in (0.1, 900.0, 2_000.0, 90_000.0)]
     )
     assert young == older > old > oldest
+
+
+def test_that_no_weight_is_far_from_the_median_on_either_side() -> None:
+    an_hour = 3600.0 * one_gpu_rate()
+    others = [job(str(row), progress=1.0, expected_progress=1.0 + an_hour) for row in range(30)]
+    longest = weights(job("a", progress=1.0, expected_progress=1e4 * an_hour), *others)
+    assert longest[0] == pytest.approx(np.median(longest) / MAX_WEIGHT_RATIO)
+    # What ends next, and has at most one GPU.
+    shortest = weights(job("a", progress=1.0, expected_progress=2.0, max_gpus=1), *others[:3])
+    assert shortest[0] == pytest.approx(np.median(shortest) * MAX_WEIGHT_RATIO)
 
 
 def one_gpu_rate() -> float:

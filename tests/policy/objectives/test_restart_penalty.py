@@ -13,17 +13,16 @@ from tests.policy.builders import job
 @pytest.mark.parametrize(
     ("age_s", "num_restarts", "delay_s", "expected"),
     [
-        (240.0, 0, 30.0, 240 / 270),
-        (240.0, 2, 30.0, 180 / 270),
-        (240.0, 9, 30.0, 0.0),
-        # A job counts as two minutes old.
-        (0.0, 0, 30.0, 120 / 150),
-        (60.0, 2, 30.0, 60 / 150),
-        (60.0, 9, 30.0, 0.0),
+        (600.0, 0, 30.0, 600 / 630),
+        # What it has spent restarting is spent.
+        (600.0, 9, 30.0, 600 / 630),
+        # A job counts as five minutes old.
+        (0.0, 0, 30.0, 300 / 330),
+        (60.0, 2, 30.0, 300 / 330),
         (0.0, 5, 0.0, 1.0),
     ],
 )
-def test_that_the_penalty_is_the_part_of_its_life_a_job_did_not_spend_restarting(
+def test_that_the_penalty_is_the_part_of_its_life_that_a_job_does_not_lose_by_the_move(
     age_s: float, num_restarts: int, delay_s: float, expected: float
 ) -> None:
     moved = job("a", {"n0": 1}, age_s=age_s, num_restarts=num_restarts, restart_delay_s=delay_s)
@@ -47,8 +46,8 @@ def in_place(moved: ProblemJob, objective: Objective, *, hysteresis: float = 0.0
 
 @pytest.mark.parametrize(
     ("age_s", "num_restarts", "counts_s"),
-    # What it has spent restarting was spent by requeue. A job counts as two minutes old.
-    [(200.0, 0, 200.0), (200.0, 7, 200.0), (0.0, 3, 120.0)],
+    # A job counts as five minutes old.
+    [(500.0, 0, 500.0), (500.0, 7, 500.0), (0.0, 3, 300.0)],
 )
 def test_that_a_move_in_place_costs_what_the_job_would_gain_until_its_new_processes_train(
     age_s: float, num_restarts: int, counts_s: float

@@ -86,11 +86,11 @@ def test_that_nodes_with_unequal_room_are_told_apart() -> None:
 
 def test_that_nodes_of_which_an_undecided_job_holds_unequal_parts_are_told_apart() -> None:
     # "a" is decided first; "b" owns two GPUs of n0 and can stay only if "a" takes n1, of which it owns one.
-    held = job("b", {"n0": 2, "n1": 1}, age_s=0.0, num_restarts=9)
+    held = job("b", {"n0": 2, "n1": 1}, age_s=0.0, restart_delay_s=1e6)
     found = solved(job("a", max_gpus=3, model=linear_model(network_s=1e3)), held)
     assert found == {"a": "n1:3", "b": "n0:2+n1:1"}
 
 
 def test_that_the_node_where_an_undecided_job_is_at_home_is_told_apart() -> None:
-    other = job("b", {"n0": 1}, max_gpus=1, age_s=0.0, num_restarts=9)
+    other = job("b", {"n0": 1}, max_gpus=1, age_s=0.0, restart_delay_s=1e6)
     assert solved(job("a", model=linear_model(network_s=1e3)), other) == {"a": "n1:4", "b": "n0:1"}
