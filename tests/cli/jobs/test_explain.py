@@ -418,7 +418,7 @@ def test_that_a_job_on_one_gpu_is_compared_with_the_next_best_allocation_once(
     tmp_path: Path,
 ) -> None:
     file = tmp_path / "one.json"
-    two = problem(nodes(1), job("7", {"n0": 1}, age_s=0.0, num_restarts=9), job("8", {"n0": 1}))
+    two = problem(nodes(1), job("7", {"n0": 1}, age_s=0.0, restart_delay_s=1e6), job("8", {"n0": 1}))
     file.write_text(problem_to_json(two))
     shown = pollux("explain", "7", "--problem", str(file)).stdout
     assert "  not more   a move would cost it more than more GPUs bring" in shown
