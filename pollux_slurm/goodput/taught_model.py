@@ -35,8 +35,9 @@ def agrees(own: GoodputModel | None, teacher: GoodputModel) -> bool:
     """
     if own is None or own.throughput is None or teacher.throughput is None:
         return True
-    own_s, teacher_s = (_one_gpu_step_s(own.limits, theta) for theta in (own.throughput, teacher.throughput))
-    return 1 / (1 + MAX_KIND_ERROR) <= own_s / teacher_s <= 1 + MAX_KIND_ERROR
+    atomic = _within_bounds(own.limits, own.limits.initial_batch_size)
+    ratio = _step_s(own.throughput, 1, 1, atomic) / _step_s(teacher.throughput, 1, 1, atomic)
+    return 1 / (1 + MAX_KIND_ERROR) <= ratio <= 1 + MAX_KIND_ERROR
 
 
 def taught_model(own: GoodputModel | None, teacher: GoodputModel) -> GoodputModel | None:
@@ -84,16 +85,14 @@ def _ratio(own: GoodputModel, teacher: ThroughputParameters) -> float:
     assert own.throughput is not None
     limits = own.limits
     gpus, nodes = max(own.max_gpus_seen, 1), max(own.max_nodes_seen, 1)
-    largest = (limits.max_batch_size or limits.initial_batch_size) // gpus
-    atomic = _within_bounds(limits, largest)
-    own_s, teacher_s = (iteration_time_s(theta, nodes, gpus, atomic) for theta in (own.throughput, teacher))
-    return float(own_s) / float(teacher_s)
+    atomic = _within_bounds(limits, (limits.max_batch_size or limits.initial_batch_size) // gpus)
+    return _step_s(own.throughput, nodes, gpus, atomic) / _step_s(teacher, nodes, gpus, atomic)
 
 
 # Jobs of a kind are compared with each other in each round, and their models seldom change.
 @functools.lru_cache(maxsize=100_000)
-def _one_gpu_step_s(limits: BatchLimits, theta: ThroughputParameters) -> float:
-    return float(iteration_time_s(theta, 1, 1, _within_bounds(limits, limits.initial_batch_size)))
+def _step_s(theta: ThroughputParameters, nodes: int, gpus: int, atomic: int) -> float:
+    return float(iteration_time_s(theta, nodes, gpus, atomic))
 
 
 def _within_bounds(limits: BatchLimits, micro_batch: int) -> int:

@@ -29,25 +29,11 @@ from pollux_slurm.store.security.shared_logins import changed_logins, mend_login
 class SqlLease(StorePart):
     """See `contract.interface.DaemonLease`."""
 
+    # Another release may have upgraded the store while the daemon acts, or waits.
+    acquire = writing(lease.acquire_lease, check=check_schema)
     is_held_by = reading(lease.holds_lease)
     daemon_status = reading(lease.daemon_status)
     release = writing(lease.release_lease)
-
-    def acquire(
-        self,
-        owner: str,
-        *,
-        ttl_s: float,
-        at: datetime,
-        interval_s: float | None = None,
-        watch_s: float | None = None,
-    ) -> bool:
-        with self._database.write() as connection:
-            # Another release may have upgraded the store while this daemon acts, or waits.
-            check_schema(self._database.url, connection)
-            return lease.acquire_lease(
-                connection, owner, ttl_s=ttl_s, at=at, interval_s=interval_s, watch_s=watch_s
-            )
 
 
 class SqlJobs(StorePart):

@@ -23,10 +23,10 @@ def open_database(url: str, *, initialize: Callable[[Database], object] | None =
     database = unchecked_database(parsed, create=initialize is not None)
     try:
         with database.read() as connection:
-            is_new = initialize is not None and read_version(connection) is None
-            if not is_new:
+            if initialize is None or read_version(connection) is not None:
+                initialize = None
                 check_schema(parsed, connection)
-        if initialize is not None and is_new:
+        if initialize is not None:
             initialize(database)
     except BaseException:
         database.close()

@@ -16,6 +16,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 from sqlalchemy import Connection
 
 from pollux_slurm.store.access.database import Database
+from pollux_slurm.store.access.url import StoreUrl
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
@@ -43,12 +44,19 @@ def reading(
 
 def writing(
     function: Callable[Concatenate[Connection, _Arguments], _Result],
+    *,
+    check: Callable[[StoreUrl, Connection], object] | None = None,
 ) -> Callable[Concatenate[StorePart, _Arguments], _Result]:
-    """Return the method that calls `function` in a transaction that is committed when it returns."""
+    """Return the method that calls `function` in a transaction that is committed when it returns.
+
+    In it, `check` comes first, and may refuse the store.
+    """
 
     @functools.wraps(function)
     def method(self: StorePart, /, *args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
         with self._database.write() as connection:
+            if check is not None:
+                check(self._database.url, connection)
             return function(connection, *args, **kwargs)
 
     return method

@@ -32,6 +32,22 @@ LIMIT = "sbatch: error: AssocMaxSubmitJobLimit"
 AWAY = "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)"
 
 
+def run(folder: Path, listener: LinkListener, jobs: Any, watch: Any, **more: Any) -> int | None:
+    """Run an anchor with `more` arguments, and return its exit code."""
+    given: dict[str, Any] = {"kill_after_s": 30.0, "say": lambda _text: None, **more}
+    try:
+        return Anchor(
+            jobs=jobs,
+            listener=listener,
+            watch=watch,
+            request=WingRequest(options=("--gpus=2",)),
+            starts_file=folder / "p.starts",
+            **given,
+        ).run()
+    finally:
+        listener.close()
+
+
 class Site(ScriptedSlurm):
     """An anchor whose commands are scripts, and whose time passes ten seconds at each look."""
 
@@ -41,21 +57,9 @@ class Site(ScriptedSlurm):
         ticks = itertools.count(step=10)
         self.monotonic: Callable[[], float] = lambda: float(next(ticks))
 
-    def run(self, watch: Any = None) -> int:
-        listener = LinkListener("s")
-        try:
-            return Anchor(
-                jobs=self.jobs(),
-                listener=listener,
-                watch=watch,
-                request=WingRequest(options=("--gpus=2",)),
-                starts_file=self.folder / "p.starts",
-                kill_after_s=30.0,
-                say=self.said.append,
-                monotonic=self.monotonic,
-            ).run()
-        finally:
-            listener.close()
+    def run(self, watch: Any = None) -> int | None:
+        more = {"say": self.said.append, "monotonic": self.monotonic}
+        return run(self.folder, LinkListener("s"), self.jobs(), watch, **more)
 
 
 def test_that_a_node_that_may_not_submit_ends_the_job_with_one_plain_line(tmp_path: Path) -> None:
@@ -231,20 +235,8 @@ def test_that_a_newcomers_wing_that_is_refused_refuses_the_generation_and_traini
         watch.came.wait(60)
         link.send({"exit": 0})
 
-    try:
-        anchor = Anchor(
-            jobs=OneWing(listener, [trains_until_refused]),  # type: ignore[arg-type]
-            monotonic=lambda: 50 * time.monotonic(),
-            listener=listener,
-            watch=watch,  # type: ignore[arg-type]
-            request=WingRequest(options=("--gpus=2",)),
-            starts_file=tmp_path / "p.starts",
-            kill_after_s=30.0,
-            say=lambda _text: None,
-        )
-        assert anchor.run() == 0
-    finally:
-        listener.close()
+    wings = OneWing(listener, [trains_until_refused])
+    assert run(tmp_path, listener, wings, watch, monotonic=lambda: 50 * time.monotonic()) == 0
     assert len(tried) == num_times_away + 1
     assert all("--nodelist=n1" in request for request in tried)
     assert watch.refused == [(4, "no wing on n1: " + DENIED.replace("error: ", ""))]
@@ -258,20 +250,7 @@ def test_that_no_newcomer_is_started_after_an_upgrade_and_training_goes_on(tmp_p
         link.send({"exit": 0})
 
     wings = Wings(listener, [trains_until_refused, ends_when_stopped])
-    try:
-        anchor = Anchor(
-            jobs=wings,  # type: ignore[arg-type]
-            listener=listener,
-            watch=watch,  # type: ignore[arg-type]
-            request=WingRequest(options=("--gpus=2",)),
-            starts_file=tmp_path / "p.starts",
-            kill_after_s=30.0,
-            say=lambda _text: None,
-            is_replaced=lambda: True,
-        )
-        assert anchor.run() == 0
-    finally:
-        listener.close()
+    assert run(tmp_path, listener, wings, watch, is_replaced=lambda: True) == 0
     assert [one["plan"] for one in wings.submitted] == [0]
     assert watch.refused == [(4, CODE_REPLACED)]
 
@@ -291,19 +270,7 @@ def test_that_processes_that_were_to_join_a_training_that_is_over_are_stopped_an
 
     wings = Wings(listener, [ends_when_the_other_has_come, is_about_to_join])
     wings.processes["11"] = {"n1": 1}
-    try:
-        anchor = Anchor(
-            jobs=wings,  # type: ignore[arg-type]
-            listener=listener,
-            watch=Watch(),  # type: ignore[arg-type]
-            request=WingRequest(options=("--gpus=2",)),
-            starts_file=tmp_path / "p.starts",
-            kill_after_s=30.0,
-            say=said.append,
-        )
-        assert anchor.run() == 0
-    finally:
-        listener.close()
+    assert run(tmp_path, listener, wings, Watch(), say=said.append) == 0
     assert said[-1] == "job 1: the training is over; job 11, which was to join, ends"
 
 
@@ -327,20 +294,8 @@ def test_that_a_generation_whose_wing_does_not_come_is_refused(tmp_path: Path) -
         link.send({"exit": 0})
 
     wings = OneWing(listener, [trains_until_refused])
-    try:
-        anchor = Anchor(
-            jobs=wings,  # type: ignore[arg-type]
-            monotonic=lambda: 1000 * time.monotonic(),
-            listener=listener,
-            watch=watch,  # type: ignore[arg-type]
-            request=WingRequest(options=("--gpus=2",)),
-            starts_file=tmp_path / "p.starts",
-            kill_after_s=1e9,
-            say=lambda _text: None,
-        )
-        assert anchor.run() == 0
-    finally:
-        listener.close()
+    times = {"monotonic": lambda: 1000 * time.monotonic(), "kill_after_s": 1e9}
+    assert run(tmp_path, listener, wings, watch, **times) == 0
     assert watch.refused == [(4, "wing 77 has not come within 10 minutes")]
     assert "77" in cancelled
 
@@ -384,19 +339,7 @@ def test_that_newcomers_do_not_outlive_a_training_that_ends_without_them(
             link.close()
 
     wings = TwoWings(listener, [trains_until_another_has_come, waits_to_join])
-    try:
-        anchor = Anchor(
-            jobs=wings,  # type: ignore[arg-type]
-            monotonic=lambda: 0.0,  # nothing else ends them after a while
-            listener=listener,
-            watch=watch,  # type: ignore[arg-type]
-            request=WingRequest(options=("--gpus=2",)),
-            starts_file=tmp_path / "p.starts",
-            kill_after_s=1e9,
-            say=lambda _text: None,
-        )
-        assert anchor.run() == 0
-    finally:
-        listener.close()
+    # Nothing else ends them after a while.
+    assert run(tmp_path, listener, wings, watch, monotonic=lambda: 0.0, kill_after_s=1e9) == 0
     assert signals == ([signal.SIGTERM] if state is GenerationState.PLANNED else [])
     assert len(wings.submitted) == 2, "nothing is started again"
