@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-# Steps kept per situation: enough for a median, few enough to forget a node's former speed.
-_MAX_STEPS = 64
+# Steps kept per situation: a quarter of an hour, few enough to forget a node's former speed. In a median of
+# five minutes, three slow ones are all that the job knows of its size, and make it leave it.
+_MAX_STEPS = 192
 # At most one step is kept in this time, so the median covers minutes and not the last seconds. A job that
 # starts on the same machine slows a few steps only. A median of those would make one allocation look slow
 # until the next is measured at a bad moment, and the job would move to and fro between them.

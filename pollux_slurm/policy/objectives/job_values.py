@@ -13,7 +13,6 @@ import numpy.typing as npt
 
 from pollux_slurm.model import ProblemJob
 from pollux_slurm.policy.objectives.generalized_mean import mean, mean_of_sum
-from pollux_slurm.policy.objectives.restart_penalty import can_move_in_place, move_delay_s
 from pollux_slurm.policy.problem.speedup_tables import SpeedupTables
 
 FloatArray = npt.NDArray[np.float64]
@@ -24,8 +23,6 @@ BoolArray = npt.NDArray[np.bool_]
 _USUAL_ERROR = 0.05
 # However wrong its predictions are, a job gives up GPUs for a gain of 1/(1 − 0.3).
 _MAX_DISCOUNT = 0.3
-# The restart delay for which an objective states its horizon.
-_HORIZON_DELAY_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -117,44 +114,6 @@ def speedup_of_one_gpu(tables: SpeedupTables) -> FloatArray:
         out=np.ones(len(tables.one_gpu_goodput)),
         where=known,
     )
-
-
-def penalty_of_ways(
-    jobs: Sequence[ProblemJob], penalty: Callable[[bool], FloatArray]
-) -> tuple[FloatArray, FloatArray | None]:
-    """Return `penalty(False)`, that of changes by requeue, and `penalty(True)`, that of changes in place.
-
-    The second is None where no job can move in place.
-    """
-    return penalty(False), penalty(True) if any(map(can_move_in_place, jobs)) else None
-
-
-def restart_delays_s(
-    jobs: Sequence[ProblemJob], *, resuming: bool = False, in_place: bool = False
-) -> FloatArray:
-    """Return the delay that a change costs each job, in seconds; 0 for a job without GPUs.
-
-    With `resuming`, a waiting job that ran before has its delay, too. With `in_place`, jobs that can move so
-    have the delay of that.
-    """
-    found = [
-        move_delay_s(job, in_place=in_place) if job.current or (resuming and job.num_restarts > 0) else 0.0
-        for job in jobs
-    ]
-    return np.array(found, dtype=np.float64)
-
-
-def horizon_s(delay: FloatArray, usual_s: float, jobs: Sequence[ProblemJob]) -> FloatArray:
-    """Return the horizon (J,) over which a move of `delay` (J,) must pay, in seconds.
-
-    It is `usual_s` up to a delay δ of 30 s, and grows with √δ above. That alone would keep a job for good
-    where no larger size is worth so much. So it goes on to grow with the part of its life that the job has
-    not spent restarting: after as long it has lost as much as a move costs, as one who rents until the rent
-    has reached the price. It never grows beyond δ/30 s times `usual_s`, with which f is that of 30 s.
-    """
-    longer = np.maximum(delay / _HORIZON_DELAY_S, 1.0)
-    trained_s = [job.age_s - job.num_restarts * job.restart_delay_s for job in jobs]
-    return usual_s * np.clip(np.array(trained_s, dtype=np.float64) / usual_s, np.sqrt(longer), longer)
 
 
 def prediction_discount(jobs: Sequence[ProblemJob], tables: SpeedupTables) -> FloatArray:

@@ -32,16 +32,14 @@ from pollux_slurm.policy.objectives.job_values import (
     current_speedups,
     declared_remaining_s,
     expected_remaining_s,
-    horizon_s,
     job_weights,
-    penalty_of_ways,
     prediction_discount,
-    restart_delays_s,
     speedup_of_one_gpu,
 )
 from pollux_slurm.policy.objectives.moving_rules import hysteresis_factors
 from pollux_slurm.policy.objectives.multi_node_cap import capped_speedup
 from pollux_slurm.policy.objectives.packing_preference import packing_columns
+from pollux_slurm.policy.objectives.restart_penalty import horizon_s, penalty_of_ways, restart_delays_s
 from pollux_slurm.policy.problem.allocation_shapes import gpu_bounds
 from pollux_slurm.policy.problem.deterministic_rounding import round_to_bits
 from pollux_slurm.policy.problem.speedup_tables import SpeedupTables

@@ -17,11 +17,8 @@ from pollux_slurm.policy.objectives.job_values import (
     Scores,
     attained_work_s,
     current_speedups,
-    horizon_s,
     job_weights,
-    penalty_of_ways,
     prediction_discount,
-    restart_delays_s,
     speedup_of_one_gpu,
 )
 from pollux_slurm.policy.objectives.moving_rules import hysteresis_factors
@@ -29,9 +26,12 @@ from pollux_slurm.policy.objectives.multi_node_cap import capped_speedup
 from pollux_slurm.policy.objectives.packing_preference import packing_columns
 from pollux_slurm.policy.objectives.price_rank import price_rank
 from pollux_slurm.policy.objectives.restart_penalty import (
+    horizon_s,
     in_place_penalties,
     paper_penalty,
-    restart_penalty,
+    penalty_of_ways,
+    restart_delays_s,
+    restart_penalties,
 )
 from pollux_slurm.policy.problem.speedup_tables import SpeedupTables
 
@@ -72,7 +72,7 @@ def generalized_mean(problem: Problem, jobs: Sequence[ProblemJob], tables: Speed
                 num_gpus=tables.num_gpus,
             )
         else:
-            found = _penalties(problem, jobs)[:, None]
+            found = restart_penalties(jobs, problem.objective, problem.moving)[:, None]
         return found * discount
 
     penalty, in_place_penalty = penalty_of_ways(jobs, penalties)
@@ -162,11 +162,6 @@ def attained_work(problem: Problem, jobs: Sequence[ProblemJob], tables: SpeedupT
         usable=packing_columns(problem, jobs, tables),
         in_place_penalty=in_place_penalty,
     )
-
-
-def _penalties(problem: Problem, jobs: Sequence[ProblemJob]) -> FloatArray:
-    found = [restart_penalty(job, problem.objective, problem.moving) for job in jobs]
-    return np.array(found, dtype=np.float64)
 
 
 def _osdi21_penalties(jobs: Sequence[ProblemJob], *, in_place: bool) -> FloatArray:

@@ -6,7 +6,7 @@ processes start, for δ' = `ProblemJob.in_place_delay_s`. Legend: J jobs, C colu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -20,24 +20,21 @@ IntArray = npt.NDArray[np.int64]
 # A job counts as at least so old. A training usually lasts for minutes, so a young one may move at once where
 # that makes it clearly faster.
 _LEAST_AGE_S = 300.0
+# The restart delay for which an objective states its horizon.
+_HORIZON_DELAY_S = 30.0
 
 
-def restart_penalty(job: ProblemJob, objective: Objective, moving: MovingRules | None = None) -> float:
-    """Return f_j of a move by requeue: the factor on a job's speedup; 1 for a job without GPUs.
+def restart_penalties(jobs: Sequence[ProblemJob], objective: Objective, moving: MovingRules) -> FloatArray:
+    """Return f of moves by requeue, (J,): the factor on a job's speedup; 1 for a job without GPUs.
 
     "paper": T/(T + δ), with an age T of at least five minutes. That is eq. 13 without what the job has spent
     restarting so far: it is spent whether the job moves or not. "amortised": max(H − δ, 0)/H, with H the
     horizon over which the move must pay. Both are multiplied by 1 − hysteresis, but for a job that was never
     restarted: it leaves its submitted size as soon as that pays.
     """
-    if not job.current:
-        return 1.0
-    keep = 1.0 if moving is None or not job.num_restarts else 1.0 - moving.hysteresis
-    delay_s = job.restart_delay_s
-    if objective.penalty == "amortised":
-        return keep * max(objective.horizon_s - delay_s, 0.0) / objective.horizon_s
-    age_s = max(job.age_s, _LEAST_AGE_S)
-    return keep * age_s / (age_s + delay_s)
+    restarted = np.array([bool(job.num_restarts) for job in jobs], dtype=bool)
+    keep = np.where(restarted, hysteresis_factors(jobs, moving), 1.0)
+    return keep * _kept_part(jobs, objective, restart_delays_s(jobs)[:, None])[:, 0]
 
 
 def in_place_penalties(
@@ -54,20 +51,24 @@ def in_place_penalties(
     `speedup`, (J, C), is that there, `current_speedup`, (J,), that now.
 
     Until its new processes train, a job is as fast as before. So a move costs δ'·(1 − now/there) of training
-    there, and nothing where that is slower. "paper": T/(T + cost). "amortised": max(H − cost, 0)/H. Both are
-    multiplied by 1 − hysteresis, but for more GPUs: to grow stops nobody, and a job that gives GPUs away has
-    a penalty of its own. Rows of jobs that cannot move so mean nothing.
+    there, and nothing where that is slower; it counts as δ does in `restart_penalties`. f is multiplied by
+    1 − hysteresis, but for more GPUs: to grow stops nobody, and a job that gives GPUs away has a penalty of
+    its own. Rows of jobs that cannot move so mean nothing.
     """
-    delay_s = np.array([move_delay_s(job, in_place=True) if job.current else 0.0 for job in jobs])
     faster = np.maximum(speedup - current_speedup[:, None], 0.0)
     gained = np.divide(faster, speedup, out=np.zeros_like(speedup), where=speedup > 0)
-    cost_s = delay_s[:, None] * gained
+    cost_s = restart_delays_s(jobs, in_place=True)[:, None] * gained
     own_gpus = np.array([job.current.num_gpus for job in jobs])[:, None]
     keep = np.where(num_gpus > own_gpus, 1.0, hysteresis_factors(jobs, moving)[:, None])
+    return np.asarray(keep * _kept_part(jobs, objective, cost_s))
+
+
+def _kept_part(jobs: Sequence[ProblemJob], objective: Objective, cost_s: FloatArray) -> FloatArray:
+    """Return the part of its time that a job trains where a move costs `cost_s`, (J, C)."""
     if objective.penalty == "amortised":
-        return np.asarray(keep * np.maximum(objective.horizon_s - cost_s, 0.0) / objective.horizon_s)
-    age_s = np.array([max(job.age_s, _LEAST_AGE_S) for job in jobs])[:, None]
-    return np.asarray(keep * age_s / (age_s + cost_s))
+        return np.asarray(np.maximum(objective.horizon_s - cost_s, 0.0) / objective.horizon_s)
+    age_s = np.array([max(job.age_s, _LEAST_AGE_S) for job in jobs], dtype=np.float64)[:, None]
+    return np.asarray(age_s / (age_s + cost_s))
 
 
 def paper_penalty(age_s: float, num_restarts: int, restart_delay_s: float, delay_s: float) -> float:
@@ -90,3 +91,41 @@ def move_delay_s(job: ProblemJob, *, in_place: bool) -> float:
     if in_place and job.in_place_delay_s is not None:
         return job.in_place_delay_s
     return job.restart_delay_s
+
+
+def penalty_of_ways(
+    jobs: Sequence[ProblemJob], penalty: Callable[[bool], FloatArray]
+) -> tuple[FloatArray, FloatArray | None]:
+    """Return `penalty(False)`, that of changes by requeue, and `penalty(True)`, that of changes in place.
+
+    The second is None where no job can move in place.
+    """
+    return penalty(False), penalty(True) if any(map(can_move_in_place, jobs)) else None
+
+
+def restart_delays_s(
+    jobs: Sequence[ProblemJob], *, resuming: bool = False, in_place: bool = False
+) -> FloatArray:
+    """Return the delay that a change costs each job, in seconds; 0 for a job without GPUs.
+
+    With `resuming`, a waiting job that ran before has its delay, too. With `in_place`, jobs that can move so
+    have the delay of that.
+    """
+    found = [
+        move_delay_s(job, in_place=in_place) if job.current or (resuming and job.num_restarts > 0) else 0.0
+        for job in jobs
+    ]
+    return np.array(found, dtype=np.float64)
+
+
+def horizon_s(delay: FloatArray, usual_s: float, jobs: Sequence[ProblemJob]) -> FloatArray:
+    """Return the horizon (J,) over which a move of `delay` (J,) must pay, in seconds.
+
+    It is `usual_s` up to a delay δ of 30 s, and grows with √δ above. That alone would keep a job for good
+    where no larger size is worth so much. So it goes on to grow with the part of its life that the job has
+    not spent restarting: after as long it has lost as much as a move costs, as one who rents until the rent
+    has reached the price. It never grows beyond δ/30 s times `usual_s`, with which f is that of 30 s.
+    """
+    longer = np.maximum(delay / _HORIZON_DELAY_S, 1.0)
+    trained_s = [job.age_s - job.num_restarts * job.restart_delay_s for job in jobs]
+    return usual_s * np.clip(np.array(trained_s, dtype=np.float64) / usual_s, np.sqrt(longer), longer)

@@ -23,8 +23,8 @@ Situation = tuple[int, int, int]
 
 OUTLIER = 10.0
 """Factor by which an outlier is too long."""
-# The minutes that an agent's medians span (`agent/measure/profile.py`: 64 steps, 5 s apart).
-_MINUTES_KEPT = 5
+# The minutes that an agent's medians span (`agent/measure/profile.py`: 192 steps, 5 s apart).
+_MINUTES_KEPT = 16
 # The minutes that its 32 confirmed steps take.
 _MINUTES_CONFIRMED = 2
 # The number of reports over which the prediction error is averaged (`store/jobs/records.py`).

@@ -23,7 +23,7 @@ def test_that_outliers_do_not_count() -> None:
 def test_that_old_steps_are_forgotten() -> None:
     at = [0.0]
     profile = StepProfile(now=lambda: at[0])
-    for time_s in [10.0] * 200 + [20.0] * 64:
+    for time_s in [10.0] * 200 + [20.0] * 97:
         at[0] += time_s
         profile.record(HERE, step(time_s, time_s))
     assert profile.medians()[0].micro_batch_s == 20.0
@@ -116,9 +116,9 @@ def test_that_few_steps_weigh_less() -> None:
         # Two and a half minutes, that agree to be slow, last two and a half times as long.
         (5.0, 30, 1400.0, False),
         (5.0, 30, 1600.0, True),
-        (5.0, 63, 3000.0, False),
-        (5.0, 63, 3300.0, True),
-        (5.0, 64, 70_000.0, False),
+        (5.0, 191, 9400.0, False),
+        (5.0, 191, 9700.0, True),
+        (5.0, 192, 70_000.0, False),
         (250.0, 12, 2400.0, False),
         (250.0, 12, 2600.0, True),
     ],

@@ -7,7 +7,7 @@ import pytest
 
 from pollux_slurm.model import Objective, Problem
 from pollux_slurm.policy import decide
-from pollux_slurm.policy.objectives.job_values import horizon_s
+from pollux_slurm.policy.objectives.restart_penalty import horizon_s
 from tests.policy.builders import job, linear_model, nodes
 
 

@@ -6,8 +6,13 @@ import numpy as np
 import pytest
 
 from pollux_slurm.model import MovingRules, Objective, ProblemJob
-from pollux_slurm.policy.objectives.restart_penalty import in_place_penalties, restart_penalty
+from pollux_slurm.policy.objectives.restart_penalty import in_place_penalties, restart_penalties
 from tests.policy.builders import job
+
+
+def by_requeue(moved: ProblemJob, *, hysteresis: float = 0.0) -> float:
+    """Return f of a move by requeue."""
+    return float(restart_penalties([moved], Objective(), MovingRules(hysteresis=hysteresis))[0])
 
 
 @pytest.mark.parametrize(
@@ -26,7 +31,7 @@ def test_that_the_penalty_is_the_part_of_its_life_that_a_job_does_not_lose_by_th
     age_s: float, num_restarts: int, delay_s: float, expected: float
 ) -> None:
     moved = job("a", {"n0": 1}, age_s=age_s, num_restarts=num_restarts, restart_delay_s=delay_s)
-    assert restart_penalty(moved, Objective()) == pytest.approx(expected)
+    assert by_requeue(moved) == pytest.approx(expected)
 
 
 # Columns in which the job is as fast as now, twice and four times as fast, half as fast, and impossible.
@@ -67,11 +72,11 @@ def test_that_a_job_without_gpus_has_no_penalty_in_place() -> None:
 
 
 def test_that_a_job_without_gpus_has_no_restart_penalty() -> None:
-    assert restart_penalty(job("a", age_s=0.0, num_restarts=9), Objective()) == 1.0
+    assert by_requeue(job("a", age_s=0.0, num_restarts=9), hysteresis=0.5) == 1.0
 
 
 @pytest.mark.parametrize(("num_restarts", "part"), [(0, 1.0), (1, 0.5)])
 def test_that_hysteresis_does_not_keep_a_job_from_its_first_restart(num_restarts: int, part: float) -> None:
     moved = job("a", {"n0": 1}, age_s=600.0, num_restarts=num_restarts, restart_delay_s=30.0)
-    alone = restart_penalty(moved, Objective())
-    assert restart_penalty(moved, Objective(), MovingRules(hysteresis=0.5)) == pytest.approx(part * alone)
+    alone = by_requeue(moved)
+    assert by_requeue(moved, hysteresis=0.5) == pytest.approx(part * alone)
