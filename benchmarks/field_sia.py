@@ -9,7 +9,8 @@ sia-simulator/workloads/philly of the public repository siasosp23/artifacts, whi
 from a clone. As there, steps take 1.8 times as long for cifar10 and 1.2 times for the others, and restarts
 take 15 to 250 s by application. Rounds take 360 s for Gavel's policies and Shockwave, 60 s for the others.
 `shockwave` plans as there. `pollux` has objective osdi21. `pollux-one-model` is Pollux as it ran there: it
-takes all GPUs for one type, and fits one model of a job to what it measured on any.
+takes all GPUs for one type, and fits one model of a job to what it measured on any. Pollux with another
+objective is named so, with what jobs tell: `price-rank+declared+kinds`.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import cast
 
 from pollux_slurm.goodput import Observation
 from pollux_slurm.model import BatchChoice, Objective
+from pollux_slurm.policy.objectives.registry import OBJECTIVES
 from pollux_slurm.simulator import (
     Application,
     Cluster,
@@ -108,6 +110,8 @@ def measure(traces: Path, workload: Path, policy: str, three_types: bool) -> tup
         made = ShockwavePolicy(as_in_sia=True)
     elif policy == "pollux-one-model":
         made = OneModelPollux(Objective(name="osdi21"))
+    elif (name := policy.split("+")[0]) in OBJECTIVES:
+        made = PolluxPolicy(Objective(name=name), declared="+declared" in policy, kinds="+kinds" in policy)
     else:
         made = make_policy(policy, objective="osdi21", declared=False)
     began = time.perf_counter()
