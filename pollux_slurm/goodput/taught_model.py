@@ -23,6 +23,9 @@ from pollux_slurm.model import (
 MAX_KIND_ERROR = 0.3
 """A kind whose model is off by more than this part, where both have measured, does not count for a job."""
 
+# The most by which a kind's model is scaled to what a job has measured.
+_MAX_SCALE = 2.0
+
 COURSE_PARTS = 16
 """A course has at most so many statistics."""
 
@@ -30,21 +33,23 @@ COURSE_PARTS = 16
 def agrees(own: GoodputModel | None, teacher: GoodputModel) -> bool:
     """Return whether nothing that a job has measured itself contradicts `teacher`.
 
-    The times of a step on one GPU, with the initial batch, may differ by `MAX_KIND_ERROR`. On more GPUs, fits
-    of the same training differ by more, as long as they are of few sizes.
+    The times of a step with the initial batch may differ by `MAX_KIND_ERROR`, either on one GPU or on the
+    largest size that the job was measured on. Fits of the same training differ there by more: on many GPUs
+    where they are of few sizes, on one where the job never was on one.
     """
     if own is None or own.throughput is None or teacher.throughput is None:
         return True
-    atomic = _within_bounds(own.limits, own.limits.initial_batch_size)
-    ratio = _step_s(own.throughput, 1, 1, atomic) / _step_s(teacher.throughput, 1, 1, atomic)
-    return 1 / (1 + MAX_KIND_ERROR) <= ratio <= 1 + MAX_KIND_ERROR
+    initial = own.limits.initial_batch_size
+    ratios = [_ratio(own, teacher.throughput, size, initial) for size in ((1, 1), _largest_size(own))]
+    return any(1 / (1 + MAX_KIND_ERROR) <= ratio <= 1 + MAX_KIND_ERROR for ratio in ratios)
 
 
 def taught_model(own: GoodputModel | None, teacher: GoodputModel) -> GoodputModel | None:
     """Return a job's model with what a `teacher` that agrees with it knows beyond it.
 
     `own` is None, or without θ, before the job's first measurement: limits and gradient statistics that it
-    has not reported are the teacher's then.
+    has not reported are the teacher's then. A teacher that would have to be scaled by more than
+    `_MAX_SCALE` is of other nodes or another network, and knows nothing.
     """
     if teacher.throughput is None:
         return own
@@ -55,9 +60,13 @@ def taught_model(own: GoodputModel | None, teacher: GoodputModel) -> GoodputMode
         )
     if own.max_gpus_seen >= teacher.max_gpus_seen and own.max_nodes_seen >= teacher.max_nodes_seen:
         return own
+    batch = own.limits.max_batch_size or own.limits.initial_batch_size
+    ratio = _ratio(own, teacher.throughput, _largest_size(own), batch)
+    if not 1 / _MAX_SCALE <= ratio <= _MAX_SCALE:
+        return own
     return dataclasses.replace(
         own,
-        throughput=_scaled(teacher.throughput, _ratio(own, teacher.throughput)),
+        throughput=_scaled(teacher.throughput, ratio),
         max_gpus_seen=max(own.max_gpus_seen, teacher.max_gpus_seen),
         max_nodes_seen=max(own.max_nodes_seen, teacher.max_nodes_seen),
     )
@@ -80,13 +89,16 @@ def training_course(work: float, seen: Iterable[tuple[float, GradientStatistics]
     return TrainingCourse(work=work, statistics=tuple(course))
 
 
-def _ratio(own: GoodputModel, teacher: ThroughputParameters) -> float:
-    """Return how many times as long as the teacher's a job's own step is, on its largest size."""
+def _largest_size(own: GoodputModel) -> tuple[int, int]:
+    """Return the nodes and GPUs of the largest size that a job was measured on."""
+    return max(own.max_nodes_seen, 1), max(own.max_gpus_seen, 1)
+
+
+def _ratio(own: GoodputModel, teacher: ThroughputParameters, size: tuple[int, int], batch: int) -> float:
+    """Return how many times as long as the teacher's a job's own step of a batch is, on (nodes, GPUs)."""
     assert own.throughput is not None
-    limits = own.limits
-    gpus, nodes = max(own.max_gpus_seen, 1), max(own.max_nodes_seen, 1)
-    atomic = _within_bounds(limits, (limits.max_batch_size or limits.initial_batch_size) // gpus)
-    return _step_s(own.throughput, nodes, gpus, atomic) / _step_s(teacher, nodes, gpus, atomic)
+    atomic = _within_bounds(own.limits, batch // size[1])
+    return _step_s(own.throughput, *size, atomic) / _step_s(teacher, *size, atomic)
 
 
 # Jobs of a kind are compared with each other in each round, and their models seldom change.

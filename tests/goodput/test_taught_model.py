@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from pollux_slurm.goodput import agrees, iteration_time_s, taught_model
+from pollux_slurm.goodput import Observation, agrees, fit_throughput, iteration_time_s, taught_model
 from pollux_slurm.model import BatchLimits, GoodputModel, GradientStatistics, ThroughputParameters
 
 THETA = ThroughputParameters(
@@ -65,6 +65,81 @@ def test_that_a_kind_counts_whatever_a_first_fit_says_of_the_network() -> None:
     theta = dataclasses.replace(THETA, alpha_n=2 * THETA.alpha_n)
     own = dataclasses.replace(OWN, throughput=theta, max_gpus_seen=8, max_nodes_seen=2)
     assert agrees(own, TEACHER)
+
+
+@pytest.mark.parametrize(("overhead_s", "example_s"), [(0.002, 0.001), (0.05, 0.00005), (0.05, 0.001)])
+@pytest.mark.parametrize("gpus", [2, 4, 8])
+def test_that_a_job_that_starts_on_several_gpus_agrees_with_an_equal_training(
+    overhead_s: float, example_s: float, gpus: int
+) -> None:
+    """With a fixed batch it has a single micro-batch, which does not tell overhead and work apart."""
+    theta = dataclasses.replace(THETA, alpha_g=overhead_s, beta_g=example_s)
+    teacher = dataclasses.replace(
+        TEACHER, limits=BatchLimits(initial_batch_size=128), throughput=theta, max_gpus_seen=16
+    )
+    atomic = 128 // gpus
+    seen = Observation(
+        num_nodes=1,
+        num_gpus=gpus,
+        atomic_batch_size=atomic,
+        micro_batch_s=overhead_s + example_s * atomic,
+        last_time_s=float(iteration_time_s(theta, 1, gpus, atomic)),
+    )
+    own = dataclasses.replace(
+        teacher, throughput=fit_throughput([seen]).parameters, max_gpus_seen=gpus, max_nodes_seen=1
+    )
+    assert agrees(own, teacher)
+
+
+def equal_at(atomic: int, limits: BatchLimits) -> tuple[GoodputModel, GoodputModel]:
+    """Return a job seen on eight GPUs and a teacher, far apart but at `atomic` examples a GPU."""
+    theirs = dataclasses.replace(THETA, alpha_g=0.001, beta_g=1.0)
+    mine = dataclasses.replace(THETA, alpha_g=0.001 + 0.9 * atomic, beta_g=0.1)
+    own = dataclasses.replace(OWN, limits=limits, throughput=mine, max_gpus_seen=8)
+    return own, dataclasses.replace(TEACHER, throughput=theirs)
+
+
+@pytest.mark.parametrize(
+    ("atomic", "limits"),
+    [
+        (64, BatchLimits(initial_batch_size=64)),
+        (8, BatchLimits(initial_batch_size=64)),
+        # 64 do not fit on a GPU.
+        (48, BatchLimits(initial_batch_size=64, max_batch_size=512, max_atomic=48)),
+        # Less than four are not allowed.
+        (4, BatchLimits(initial_batch_size=8, max_batch_size=512, min_atomic=4)),
+    ],
+)
+def test_that_models_are_compared_at_initial_batches_that_fit(atomic: int, limits: BatchLimits) -> None:
+    assert agrees(*equal_at(atomic, limits))
+    assert not agrees(*equal_at(16 * atomic, limits))
+
+
+def test_that_a_fixed_batch_is_what_larger_sizes_are_scaled_by() -> None:
+    own, teacher = equal_at(8, BatchLimits(initial_batch_size=64))
+    found = taught_model(own, teacher)
+    assert found is not None
+    assert found.throughput is not None
+    assert found.throughput.beta_g == pytest.approx(1.0, rel=0.01)
+
+
+@pytest.mark.parametrize(("factor", "teaches"), [(1.9, True), (2.1, False), (0.6, True), (0.4, False)])
+def test_that_a_kind_of_another_network_does_not_replace_what_the_job_has_measured(
+    factor: float, teaches: bool
+) -> None:
+    """On one GPU the steps are equal, on the largest size they are `factor` times as long."""
+    size = (2, 8, 1024 // 8)
+    whole, alone = (float(iteration_time_s(THETA, *one)) for one in (size, (1, 1, 1024 // 8)))
+    theta = dataclasses.replace(THETA, gamma=1.0)
+    more = factor * whole - alone
+    own = dataclasses.replace(
+        OWN,
+        throughput=dataclasses.replace(theta, alpha_n=more, beta_n=1e-8),
+        max_gpus_seen=8,
+        max_nodes_seen=2,
+    )
+    taught = taught_model(own, TEACHER)
+    assert (taught != own) is teaches
 
 
 def test_that_larger_sizes_equal_what_the_job_measured_with_its_largest_batch_there() -> None:

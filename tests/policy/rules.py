@@ -187,15 +187,32 @@ def penalty(problem: Problem, job: ProblemJob, allocation: Allocation) -> float:
     if allocation == job.current or not job.current:
         return 1.0
     keep = 1 - problem.moving.hysteresis
-    age = max(job.age_s, 300.0)
+    spent = job.num_restarts * job.restart_delay_s
     if job.in_place_delay_s is not None and is_in_place(problem, job, allocation):
         # It trains on as before while its new processes start.
         now, there = speedup(problem, job, job.current), speedup(problem, job, allocation)
         keep = 1.0 if allocation.num_gpus > job.current.num_gpus else keep
-        return keep * age / (age + job.in_place_delay_s * (max(1 - now / there, 0.0) if there else 0.0))
-    delay = job.restart_delay_s
-    keep = keep if job.num_restarts else 1.0
-    return keep * age / (age + delay)
+        cost = job.in_place_delay_s * (max(1 - now / there, 0.0) if there else 0.0)
+    else:
+        cost = job.restart_delay_s
+        keep = keep if job.num_restarts else 1.0
+    life, left = job.age_s + cost, seconds_left(problem, job, allocation)
+    kept = max(max(job.age_s - spent, 0.0) / life if life else 1.0, 300.0 / (300.0 + cost))
+    return keep * min(kept, 1.0 if left is None else left / (left + cost))
+
+
+def seconds_left(problem: Problem, job: ProblemJob, allocation: Allocation) -> float | None:
+    """Return how long a job still trains in an allocation, None where that is not known."""
+    progress = job.progress or 0.0
+    if job.epochs_declared and job.epochs_done and progress and job.epochs_done < job.epochs_declared:
+        missing = progress * (job.epochs_declared - job.epochs_done) / job.epochs_done
+    elif job.expected_progress is not None and job.expected_progress > progress:
+        missing = job.expected_progress - progress
+    else:
+        return None
+    kinds = {kind_of(problem, name) for name in allocation.nodes}
+    rate = min(goodput(problem, job, k, allocation.num_nodes, allocation.num_gpus) for k in kinds)
+    return missing / rate if rate > 0 else None
 
 
 def is_in_place(problem: Problem, job: ProblemJob, allocation: Allocation) -> bool:

@@ -155,6 +155,15 @@ def expected_remaining_s(job: ProblemJob, one_gpu_goodput: float) -> float | Non
     return left / one_gpu_goodput if left > 0 else None
 
 
+def seconds_left(jobs: Sequence[ProblemJob], tables: SpeedupTables) -> FloatArray:
+    """Return how long each job trains on in each configuration, (J, C); infinite where that is not known."""
+    alone = zip(jobs, tables.one_gpu_goodput.tolist(), strict=True)
+    known = [expected_remaining_s(job, goodput) for job, goodput in alone]
+    left = np.array([np.inf if one is None else one for one in known], dtype=np.float64)
+    over_one = tables.speedup / speedup_of_one_gpu(tables)[:, None]
+    return np.asarray(left[:, None] / np.maximum(over_one, 1e-12))
+
+
 def attained_work_s(job: ProblemJob, tables: SpeedupTables, row: int) -> float:
     """Return the work that a job has done, in seconds on one GPU; its age where its progress is unknown."""
     one_gpu_goodput = float(tables.one_gpu_goodput[row])

@@ -19,6 +19,7 @@ from pollux_slurm.policy.objectives.job_values import (
     current_speedups,
     job_weights,
     prediction_discount,
+    seconds_left,
     speedup_of_one_gpu,
 )
 from pollux_slurm.policy.objectives.moving_rules import hysteresis_factors
@@ -28,6 +29,7 @@ from pollux_slurm.policy.objectives.price_rank import price_rank
 from pollux_slurm.policy.objectives.restart_penalty import (
     horizon_s,
     in_place_penalties,
+    kept_until_end,
     paper_penalty,
     penalty_of_ways,
     restart_delays_s,
@@ -58,7 +60,7 @@ def generalized_mean(problem: Problem, jobs: Sequence[ProblemJob], tables: Speed
         >>> generalized_mean(problem, jobs, tables).exponent
         -1.0
     """
-    discount = prediction_discount(jobs, tables)
+    discount, left_s = prediction_discount(jobs, tables), seconds_left(jobs, tables)
 
     def penalties(in_place: bool) -> FloatArray:
         if in_place:
@@ -70,9 +72,10 @@ def generalized_mean(problem: Problem, jobs: Sequence[ProblemJob], tables: Speed
                 speedup=tables.speedup,
                 current_speedup=tables.current_speedup,
                 num_gpus=tables.num_gpus,
+                left_s=left_s,
             )
         else:
-            found = restart_penalties(jobs, problem.objective, problem.moving)[:, None]
+            found = restart_penalties(jobs, problem.objective, problem.moving, left_s)
         return found * discount
 
     penalty, in_place_penalty = penalty_of_ways(jobs, penalties)
@@ -126,8 +129,9 @@ def attained_work(problem: Problem, jobs: Sequence[ProblemJob], tables: SpeedupT
     """Return the terms of `attained-work`: p = 0.7, speedups over one GPU, less weight for much work done.
 
     Jobs declare nothing: w = max(W, 60 s)^−0.25, where W = progress/g(1) is the work done in one-GPU seconds.
-    On change, f = 1 − δ/H with the horizon H = 250 s, longer above δ = 30 s (`horizon_s`). Only
-    configurations that pack well are used, and jobs that never ran on several nodes have the multi-node cap.
+    On change, f = 1 − δ/H with the horizon H = 250 s, longer above δ = 30 s (`horizon_s`), less for a job
+    whose end is known to be near. Only configurations that pack well are used, and jobs that never ran on
+    several nodes have the multi-node cap.
 
     Args:
         problem: The problem, for its nodes and moving rules.
@@ -141,12 +145,12 @@ def attained_work(problem: Problem, jobs: Sequence[ProblemJob], tables: SpeedupT
     work = np.array([attained_work_s(job, tables, row) for row, job in enumerate(jobs)], dtype=np.float64)
     weight = job_weights(jobs) * np.maximum(work, 60.0) ** -0.25
     unit, keep = speedup_of_one_gpu(tables), hysteresis_factors(jobs, problem.moving)
-    discount = prediction_discount(jobs, tables)
+    discount, left_s = prediction_discount(jobs, tables), seconds_left(jobs, tables)
 
     def penalty(in_place: bool) -> FloatArray:
         delay = restart_delays_s(jobs, in_place=in_place)
         move = 1.0 - delay / np.maximum(horizon_s(delay, _HORIZON_S, jobs), delay)
-        return (keep * move)[:, None] * discount
+        return keep[:, None] * np.minimum(move[:, None], kept_until_end(left_s, delay[:, None])) * discount
 
     by_requeue, in_place_penalty = penalty_of_ways(jobs, penalty)
     return Scores(
@@ -165,12 +169,11 @@ def attained_work(problem: Problem, jobs: Sequence[ProblemJob], tables: SpeedupT
 
 
 def _osdi21_penalties(jobs: Sequence[ProblemJob], *, in_place: bool) -> FloatArray:
-    found = []
-    for job in jobs:
-        own = job.in_place_delay_s if in_place else None
-        delay_s = OSDI21_DELAY_S if own is None else own
-        found.append(paper_penalty(job.age_s, job.num_restarts, OSDI21_DELAY_S, delay_s))
-    return np.array(found, dtype=np.float64)
+    own = [job.in_place_delay_s if in_place else None for job in jobs]
+    delay_s = np.array([OSDI21_DELAY_S if one is None else one for one in own], dtype=np.float64)
+    age_s = np.array([job.age_s for job in jobs], dtype=np.float64)
+    restarts = np.array([job.num_restarts for job in jobs], dtype=np.float64)
+    return paper_penalty(age_s, OSDI21_DELAY_S * restarts, delay_s)
 
 
 OBJECTIVES: Mapping[str, ObjectiveFunction] = MappingProxyType(

@@ -17,24 +17,29 @@ from pollux_slurm.policy.objectives.moving_rules import hysteresis_factors
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
-# A job counts as at least so old. A training usually lasts for minutes, so a young one may move at once where
-# that makes it clearly faster.
-_LEAST_AGE_S = 300.0
+# A move is expected to last so long at least: that of a young job, which may move at once where that makes it
+# clearly faster, and that of one which moved often while it was young.
+_LEAST_S = 300.0
 # The restart delay for which an objective states its horizon.
 _HORIZON_DELAY_S = 30.0
 
 
-def restart_penalties(jobs: Sequence[ProblemJob], objective: Objective, moving: MovingRules) -> FloatArray:
-    """Return f of moves by requeue, (J,): the factor on a job's speedup; 1 for a job without GPUs.
+def restart_penalties(
+    jobs: Sequence[ProblemJob], objective: Objective, moving: MovingRules, left_s: FloatArray
+) -> FloatArray:
+    """Return f of moves by requeue, (J, C): the factor on a job's speedup; 1 for a job without GPUs.
 
-    "paper": T/(T + δ), with an age T of at least five minutes. That is eq. 13 without what the job has spent
-    restarting so far: it is spent whether the job moves or not. "amortised": max(H − δ, 0)/H, with H the
-    horizon over which the move must pay. Both are multiplied by 1 − hysteresis, but for a job that was never
-    restarted: it leaves its submitted size as soon as that pays.
+    `left_s`, (J, C), is what a job still trains in each column (`job_values.seconds_left`).
+
+    "paper": eq. 13, at least 300/(300 + δ) of a move that lasts for five minutes. A job that moved in its
+    first minutes would else stay for hours where these led it. "amortised": max(H − δ, 0)/H, with H the
+    horizon over which the move must pay. A job that ends before has less (`kept_until_end`). All is
+    multiplied by 1 − hysteresis, but for a job that was never restarted: it leaves its submitted size as soon
+    as that pays.
     """
     restarted = np.array([bool(job.num_restarts) for job in jobs], dtype=bool)
     keep = np.where(restarted, hysteresis_factors(jobs, moving), 1.0)
-    return keep * _kept_part(jobs, objective, restart_delays_s(jobs)[:, None])[:, 0]
+    return keep[:, None] * _kept_part(jobs, objective, restart_delays_s(jobs)[:, None], left_s)
 
 
 def in_place_penalties(
@@ -45,10 +50,11 @@ def in_place_penalties(
     speedup: FloatArray,
     current_speedup: FloatArray,
     num_gpus: IntArray,
+    left_s: FloatArray,
 ) -> FloatArray:
     """Return f of moves in place to each column of `num_gpus` GPUs, (J, C), (C,).
 
-    `speedup`, (J, C), is that there, `current_speedup`, (J,), that now.
+    `speedup`, (J, C), is that there, `current_speedup`, (J,), that now, `left_s` as in `restart_penalties`.
 
     Until its new processes train, a job is as fast as before. So a move costs δ'·(1 − now/there) of training
     there, and nothing where that is slower; it counts as δ does in `restart_penalties`. f is multiplied by
@@ -60,25 +66,40 @@ def in_place_penalties(
     cost_s = restart_delays_s(jobs, in_place=True)[:, None] * gained
     own_gpus = np.array([job.current.num_gpus for job in jobs])[:, None]
     keep = np.where(num_gpus > own_gpus, 1.0, hysteresis_factors(jobs, moving)[:, None])
-    return np.asarray(keep * _kept_part(jobs, objective, cost_s))
+    return np.asarray(keep * _kept_part(jobs, objective, cost_s, left_s))
 
 
-def _kept_part(jobs: Sequence[ProblemJob], objective: Objective, cost_s: FloatArray) -> FloatArray:
-    """Return the part of its time that a job trains where a move costs `cost_s`, (J, C)."""
+def _kept_part(
+    jobs: Sequence[ProblemJob], objective: Objective, cost_s: FloatArray, left_s: FloatArray
+) -> FloatArray:
+    """Return the part of its time that a job trains where a move costs `cost_s`, (J, C) or (J, 1)."""
     if objective.penalty == "amortised":
-        return np.asarray(np.maximum(objective.horizon_s - cost_s, 0.0) / objective.horizon_s)
-    age_s = np.array([max(job.age_s, _LEAST_AGE_S) for job in jobs], dtype=np.float64)[:, None]
-    return np.asarray(age_s / (age_s + cost_s))
+        kept = np.maximum(objective.horizon_s - cost_s, 0.0) / objective.horizon_s
+        return np.minimum(kept, kept_until_end(left_s, cost_s))
+    age_s = np.array([job.age_s for job in jobs], dtype=np.float64)[:, None]
+    spent_s = np.array([job.num_restarts * job.restart_delay_s for job in jobs], dtype=np.float64)[:, None]
+    kept = np.maximum(paper_penalty(age_s, spent_s, cost_s), _LEAST_S / (_LEAST_S + cost_s))
+    return np.minimum(kept, kept_until_end(left_s, cost_s))
 
 
-def paper_penalty(age_s: float, num_restarts: int, restart_delay_s: float, delay_s: float) -> float:
-    """Return max(T − R·δ, 0)/(T + δ'): the part of its life that a job does not spend restarting (eq. 13).
+def kept_until_end(left_s: FloatArray, cost_s: FloatArray) -> FloatArray:
+    """Return left/(left + cost): of the time until its end, the part that a job trains after a move.
 
-    R·δ is what it has spent so far: R counts moves by requeue only, each of δ. δ' is the delay of the move in
-    question, δ itself for a requeue.
+    1 where it is not known how long that is: `left_s` is infinite. What a job tells of its length can gain
+    it no move.
     """
-    left_s = age_s - num_restarts * restart_delay_s
-    return max(left_s, 0.0) / (age_s + delay_s) if age_s + delay_s > 0 else 1.0
+    return np.asarray(1.0 - cost_s / np.maximum(left_s + cost_s, 1e-9))
+
+
+def paper_penalty(age_s: FloatArray, spent_s: FloatArray, cost_s: FloatArray) -> FloatArray:
+    """Return max(T − Rδ, 0)/(T + cost): the part of its life that a job does not spend restarting (eq. 13).
+
+    `age_s` T, `spent_s` Rδ, what its restarts have cost so far, and `cost_s` of the next move are of one
+    shape, or broadcast.
+    """
+    left_s, life_s = np.maximum(age_s - spent_s, 0.0), age_s + cost_s
+    left_s, life_s = np.broadcast_arrays(left_s, life_s)
+    return np.divide(left_s, life_s, out=np.ones(life_s.shape), where=life_s > 0)
 
 
 def can_move_in_place(job: ProblemJob) -> bool:
