@@ -142,7 +142,7 @@ def _may_start_larger(config: Config, kind: str, num_gpus: int) -> bool:
     from pollux_slurm.errors import PolluxError
     from pollux_slurm.now.daemon_text import daemon_absence_text
 
-    if config.store.url is None:
+    if config.store.url is None or config.kinds.shared_by == "nobody":
         return False
     try:
         with opened_store(config) as store:
