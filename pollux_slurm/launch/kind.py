@@ -40,8 +40,8 @@ def kind_of(script: str, arguments: Iterable[str] = ()) -> str:
     """Return the kind of jobs that run `script` with `arguments`: 16 hexadecimal digits."""
     lines = (line.strip() for line in script.replace("\\\n", " ").splitlines())
     text = "\n".join(" ".join(line.split()) for line in lines if line and not line.startswith("#"))
-    # Arguments are words of one line, whatever blanks they contain.
-    words = " ".join(" ".join(word.split()) for word in arguments)
+    # Blanks within an argument do not divide it: the whole name of a run is left out, not its first word.
+    words = " ".join("_".join(word.split()) for word in arguments)
     content = "\0".join(_without_free_values(one) for one in (text, words))
     return hashlib.sha256(content.encode("utf-8", "surrogateescape")).hexdigest()[:_DIGITS]
 
@@ -58,4 +58,6 @@ def checked_kind(name: str) -> str | None:
 
 
 def _without_free_values(text: str) -> str:
-    return _WITH_VALUE.sub(lambda found: f"{found['name'].rstrip(' =')} *", text)
+    """Return `text` without free names and values: a run with a seed is of the same kind as one without."""
+    lines = (" ".join(line.split()) for line in _WITH_VALUE.sub(" ", text).splitlines())
+    return "\n".join(line for line in lines if line)

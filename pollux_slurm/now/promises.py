@@ -75,7 +75,7 @@ def _outcome(record: JobRecord) -> str | None:
 def wait_for_answer(store: Store, job_id: str) -> str | None:
     """Return the daemon's answer to a new job with a moment, None where none comes within 30 s.
 
-    Where no daemon runs, it does not wait.
+    Where no daemon runs, it does not wait. An answer that is not known yet names the command that tells it.
     """
     ends_s = time.monotonic() + _ANSWER_S
     while True:
@@ -84,7 +84,8 @@ def wait_for_answer(store: Store, job_id: str) -> str | None:
         except UnknownJobError:
             record = None
         if record is not None and record.promise is not None and record.terms.finish_by is not None:
-            return promise_text(record.terms.finish_by, record.promise)
+            later = f"; later: pollux explain {job_id}" * (record.promise.state is PromiseState.UNKNOWN)
+            return promise_text(record.terms.finish_by, record.promise) + later
         now = datetime.now(timezone.utc)
         if time.monotonic() >= ends_s or daemon_absence_text(store.lease.daemon_status(), now) is not None:
             return None

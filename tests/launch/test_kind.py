@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 import pytest
 
 from pollux_slurm.errors import UsageError
@@ -24,10 +26,13 @@ SCRIPT = "#SBATCH --gpus=1\npollux run -- python train.py --layers 12 --lr 0.1 $
         ("--wandb-name x", "--wandb-name y"),
         ("--resume a.pt", "--resume b.pt"),
         ("--result a.json", "--result=/b/2.json"),
+        ("--seed 1", ""),
+        ("SEED=1", ""),
+        ("--run-name 'monday 1' --output /a", "--run-name='tuesday, the second'"),
     ],
 )
 def test_that_seeds_names_and_outputs_do_not_change_the_kind(one: str, other: str) -> None:
-    assert kind_of(SCRIPT, [one]) == kind_of(SCRIPT, [other])
+    assert kind_of(SCRIPT, shlex.split(one)) == kind_of(SCRIPT, shlex.split(other))
     assert kind_of(f"python t.py {one} --x 1") == kind_of(f"python  t.py {other} \\\n  --x 1\n# a comment")
 
 
@@ -44,7 +49,7 @@ def test_that_seeds_names_and_outputs_do_not_change_the_kind(one: str, other: st
     ],
 )
 def test_that_whatever_may_change_the_training_changes_the_kind(one: str, other: str) -> None:
-    assert kind_of(SCRIPT, [one]) != kind_of(SCRIPT, [other])
+    assert kind_of(SCRIPT, shlex.split(one)) != kind_of(SCRIPT, shlex.split(other))
     assert kind_of(f"python t.py {one}") != kind_of(f"python t.py {other}")
 
 

@@ -41,7 +41,7 @@ def change(
     """
     from pollux_slurm.durations import parse_finish_by, parse_min_run
     from pollux_slurm.launch.submit.asked_job import gpu_count
-    from pollux_slurm.launch.submit.changed_terms import changed_terms
+    from pollux_slurm.launch.submit.changed_terms import allowed_text, changed_terms
     from pollux_slurm.slurm.connection import connect
 
     changes: dict[str, Any] = {}
@@ -62,5 +62,4 @@ def change(
         print_line(comment)
         return
     client.set_comment(job, comment)
-    most = "any number of" if terms.max_gpus is None else f"at most {terms.max_gpus}"
-    print_line(f"job {job}: at least {terms.min_gpus} and {most} GPUs, from the daemon's next round on")
+    print_line(f"job {job}: {allowed_text(terms)}, from the daemon's next round on")

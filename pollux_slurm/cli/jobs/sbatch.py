@@ -142,7 +142,7 @@ def _may_start_larger(config: Config, kind: str, num_gpus: int) -> bool:
     from pollux_slurm.errors import PolluxError
     from pollux_slurm.now.daemon_text import daemon_absence_text
 
-    if config.store.url is None:
+    if config.store.url is None or config.kinds.shared_by == "nobody":
         return False
     try:
         with opened_store(config) as store:
@@ -163,12 +163,12 @@ def _answer(plan: SubmissionPlan, config: Config, runner: CommandRunner) -> str:
     from pollux_slurm.now.promises import wait_for_answer
     from pollux_slurm.slurm.commands.sbatch_answer import find_submitted_job
 
-    found = None
+    job_id, found = None, None
     try:
         job_id = find_submitted_job(runner, plan.terms.token_sha256, clusters=plan.clusters)
         if job_id is not None and config.store.url is not None:
             with opened_store(config) as store:
                 found = wait_for_answer(store, job_id)
-    except PolluxError:
-        job_id = None
+    except PolluxError:  # the job is submitted; a login of jobs alone cannot read the answer
+        pass
     return found or f"whether it is finished by then, say: pollux explain {job_id or 'JOB'}"

@@ -8,6 +8,7 @@ from pollux_slurm.errors import UsageError
 from pollux_slurm.model import JobTerms
 from pollux_slurm.slurm.client import SlurmClient
 from pollux_slurm.slurm.parsing.comment_terms import encode_comment, parse_comment
+from pollux_slurm.text import moment_text
 
 
 def changed_terms(client: SlurmClient, job_id: str, **changes: object) -> tuple[JobTerms, str]:
@@ -32,3 +33,10 @@ def changed_terms(client: SlurmClient, job_id: str, **changes: object) -> tuple[
             "change both: --min-gpus and --max-gpus"
         )
     return terms, encode_comment(job.comment, terms)
+
+
+def allowed_text(terms: JobTerms) -> str:
+    """Return what a job allows, and the moment by which it asks to be finished, in words."""
+    most = "any number of" if terms.max_gpus is None else f"at most {terms.max_gpus}"
+    wish = "" if terms.finish_by is None else f", finished by {moment_text(terms.finish_by)} UTC if that fits"
+    return f"at least {terms.min_gpus} and {most} GPUs{wish}"

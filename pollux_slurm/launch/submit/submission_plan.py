@@ -188,6 +188,7 @@ def plan_submission(
         terms.kind
         and anchor is None
         and not request.given("begin")
+        and (terms.max_gpus is None or terms.max_gpus > num_gpus)
         and may_start_larger(terms.kind, num_gpus)
     ):
         own_options.append(f"--begin=now+{PLACED_WITHIN_S}")

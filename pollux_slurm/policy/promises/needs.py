@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pollux_slurm.goodput import TableCache
+from pollux_slurm.goodput.taught_model import MAX_KIND_ERROR
 from pollux_slurm.model import GradientStatistics, Problem, ProblemJob, PromiseState
 from pollux_slurm.policy.objectives.job_values import declared_remaining_s
 from pollux_slurm.policy.objectives.multi_node_cap import capped_speedup
@@ -43,6 +44,10 @@ NO_LENGTH = (
 NO_LENGTH_YET = (
     "its length is not known before its first epoch has ended, as no completed job of its kind tells it"
 )
+NO_SINGLE_LENGTH = (
+    "its length is not known before its first epoch has ended, as the completed jobs of its kind differ in "
+    f"length by more than {MAX_KIND_ERROR:.0%}"
+)
 NO_SPEED = "no step of it has been measured, nor of an earlier job of its kind"
 
 
@@ -55,6 +60,12 @@ def remaining_work(job: ProblemJob) -> float | None:
     if left := declared_remaining_s(job, 1.0):
         return left
     return None if job.course is None else max(job.course.work - (job.progress or 0.0), 0.0)
+
+
+def _why_no_length(job: ProblemJob) -> str:
+    if job.progress is not None and job.epochs_declared is None:
+        return NO_LENGTH
+    return NO_LENGTH_YET if job.expected_progress is None else NO_SINGLE_LENGTH
 
 
 def why_not_kept(job: ProblemJob) -> str | None:
@@ -95,8 +106,7 @@ def find_needs(
         if not rates or (tables.rows[row] < 0).all():
             found[job.job_id] = NO_SPEED
         elif work is None:
-            reported = job.progress is not None
-            found[job.job_id] = NO_LENGTH if reported and job.epochs_declared is None else NO_LENGTH_YET
+            found[job.job_id] = _why_no_length(job)
         else:
             found[job.job_id] = _need(job, work, rates)
     return found

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
+import pwd
 import re
 import subprocess
 import sys
+from contextlib import closing
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
+
+from pollux_slurm.store import open_store
+from tests.store.builders import MODEL, observation, registration, report, token_of
 
 PLAIN = {key: value for key, value in os.environ.items() if not key.startswith(("SLURM", "SBATCH", "POLLUX"))}
 PLAIN["POLLUX_STORE_URL"] = "sqlite:////srv/pollux.db"
@@ -198,3 +205,23 @@ def test_that_help_shows_our_options_and_examples(tmp_path: Path, word: str) -> 
     ):
         assert option in done.stdout
     assert "pollux sbatch train.sbatch" in done.stdout
+
+
+@pytest.mark.parametrize(("shared_by", "waits"), [("user", True), ("nobody", False)])
+def test_that_a_job_waits_for_a_larger_start_only_where_kinds_teach(
+    tmp_path: Path, shared_by: str, waits: bool
+) -> None:
+    url, now = f"sqlite:///{tmp_path}/pollux.db", datetime.now(timezone.utc)
+    (tmp_path / "train.sbatch").write_text(SCRIPT)
+    with closing(open_store(url, create=True)) as store:
+        me = {"user_id": os.getuid(), "user_name": pwd.getpwuid(os.getuid()).pw_name}
+        store.jobs.register([registration(1, terms={"kind": "gpt2"}, **me, submitted_at=now)], at=now)
+        store.jobs.observe([observation(1, gpus={"n0": 2}, started_at=now)], at=now)
+        seen = dataclasses.replace(MODEL, max_gpus_seen=8)
+        store.agent.report(token_of(1, os.getuid()), report(1, model=seen), at=now)
+        store.lease.acquire("ctl:77:a", ttl_s=600, at=now, interval_s=60, watch_s=10)
+    words = ("--dry-run", "--kind=gpt2", "train.sbatch")
+    environ = {"POLLUX_STORE_URL": url, "POLLUX_KINDS_SHARED_BY": shared_by}
+    done = pollux(*words, cwd=tmp_path, environ=environ)
+    assert done.returncode == 0
+    assert ("--begin=now+" in done.stdout) is waits

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from datetime import datetime, timezone
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from pollux_slurm.errors import UsageError
-from pollux_slurm.launch.submit.changed_terms import changed_terms
+from pollux_slurm.launch.submit.changed_terms import allowed_text, changed_terms
 from pollux_slurm.model import JobTerms
 from pollux_slurm.slurm.parsing.comment_terms import decode_comment, encode_comment, user_part
 from tests.fakes.slurm import FakeClock, FakeSlurm, fake_node
@@ -57,3 +58,11 @@ def test_that_other_changes_are_refused(
 ) -> None:
     with pytest.raises(UsageError, match=message):
         changed_terms(slurm, job_id, **changes)
+
+
+def test_that_what_a_job_allows_is_said_with_its_moment() -> None:
+    by = datetime(2026, 12, 1, 9, 0, tzinfo=timezone.utc)
+    assert allowed_text(TERMS) == "at least 2 and at most 4 GPUs"
+    assert allowed_text(dataclasses.replace(TERMS, max_gpus=None, finish_by=by)) == (
+        "at least 2 and any number of GPUs, finished by 2026-12-01 09:00:00 UTC if that fits"
+    )

@@ -62,18 +62,19 @@ def added(script: str) -> list[str]:
     [
         ([], 4, True),
         (["--gpus=4"], 4, False),
+        (["--max-gpus=1"], 4, False),
         ([], 0, False),
         (["--in-place"], 4, False),
         (["--begin=now+1hour"], 4, False),
         (["--kind", ""], 4, False),
     ],
-    ids=["larger", "as large", "unknown", "in place", "a begin time", "no kind"],
+    ids=["larger", "as large", "no larger one allowed", "unknown", "in place", "a begin time", "no kind"],
 )
 def test_that_a_job_whose_kind_used_more_gpus_waits_a_moment_for_the_daemon(
     words: list[str], known: int, waits: bool
 ) -> None:
     found = plan(
-        [*words, "--max-gpus=8"],
+        ["--max-gpus=8", *words],
         config=STORED,
         may_start_larger=lambda kind, num_gpus: bool(kind) and known > num_gpus,
     )

@@ -20,7 +20,13 @@ from pollux_slurm.model import (
 )
 from pollux_slurm.policy import decide
 from pollux_slurm.policy.promises.admission import answer_promises, with_promised_gpus
-from pollux_slurm.policy.promises.needs import NO_LENGTH, NO_LENGTH_YET, NO_SPEED, parts_left
+from pollux_slurm.policy.promises.needs import (
+    NO_LENGTH,
+    NO_LENGTH_YET,
+    NO_SINGLE_LENGTH,
+    NO_SPEED,
+    parts_left,
+)
 from tests.policy.builders import job, linear_model, nodes, sizes
 
 # Ten of eleven epochs are left: 1e7 examples, 1.08e7 with the reserve for an error of 5 %. One GPU makes a
@@ -109,6 +115,8 @@ def test_that_of_two_new_jobs_the_older_is_accepted() -> None:
     [
         ({"epochs_done": None, "epochs_declared": None}, NO_LENGTH),
         ({"epochs_done": 0.0, "progress": None}, NO_LENGTH_YET),
+        # Completed jobs of its kind tell a length, but no course.
+        ({"epochs_done": 0.0, "progress": None, "expected_progress": 1e7}, NO_SINGLE_LENGTH),
         ({"model": None}, NO_SPEED),
     ],
 )

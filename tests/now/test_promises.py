@@ -1,0 +1,40 @@
+"""What `pollux sbatch` says of a new job with a moment."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from pollux_slurm.model import PromiseState
+from pollux_slurm.now.promises import wait_for_answer
+from pollux_slurm.store.contract.interface import PromiseRecord, Store
+from tests.store.builders import registration
+
+BY = datetime(2036, 3, 1, 9, 0, tzinfo=timezone.utc)
+
+
+@pytest.mark.parametrize(
+    ("promise", "text"),
+    [
+        (
+            PromiseRecord(state=PromiseState.UNKNOWN, reason="no step of it has been measured"),
+            "not known yet: no step of it has been measured; later: pollux explain 1",
+        ),
+        (
+            PromiseRecord(state=PromiseState.REFUSED, finish_at=BY + timedelta(hours=1)),
+            "does not fit: earliest 2036-03-01 10:00:00 UTC",
+        ),
+    ],
+)
+def test_that_an_answer_that_comes_later_has_the_command_that_tells_it(
+    store: Store, promise: PromiseRecord, text: str
+) -> None:
+    store.jobs.register([registration(1, terms={"finish_by": BY})], at=BY - timedelta(hours=8))
+    store.jobs.record_promises({"1": promise})
+    assert wait_for_answer(store, "1") == f"by 2036-03-01 09:00:00 UTC: {text}"
+
+
+def test_that_without_a_daemon_nothing_is_waited_for(store: Store) -> None:
+    store.jobs.register([registration(1, terms={"finish_by": BY})], at=BY - timedelta(hours=8))
+    assert wait_for_answer(store, "1") is None
