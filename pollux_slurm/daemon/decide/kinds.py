@@ -17,17 +17,19 @@ from pollux_slurm.daemon.decide import model_checks
 from pollux_slurm.daemon.decide.model_checks import Models
 from pollux_slurm.goodput import agrees, taught_model, training_course
 from pollux_slurm.goodput.taught_model import MAX_KIND_ERROR
-from pollux_slurm.model import GoodputModel, TrainingCourse
+from pollux_slurm.model import GoodputModel, JobState, TrainingCourse
 from pollux_slurm.store.contract.interface import EarlierJob, JobRecord, Sample
 from pollux_slurm.text import plural
+
+_KILLED = (JobState.FAILED, JobState.CANCELLED, JobState.TIMEOUT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taught:
     """The models of a job with what its kind knows beyond them, and a note on that for its owner.
 
-    `lengths` are the useful examples of the completed jobs of its kind. `course` is that of a whole training,
-    None where these do not agree on its length.
+    `lengths` are the useful examples of the completed jobs of its kind that no killed one has passed.
+    `course` is that of a whole training, None where these do not agree on its length.
     """
 
     models: Models
@@ -73,7 +75,9 @@ class Kinds:
             return Taught(models=models, note=_doubt(max(others, key=_seen)))
         teacher = max(agreeing, key=_seen)
         taught = _taught(models, teacher)
-        completed = [job for job in agreeing if job.completed and job.progress > 0]
+        # A killed job has passed lengths that are too short.
+        passed = max((job.progress for job in agreeing if job.state in _KILLED), default=0.0)
+        completed = [job for job in agreeing if job.state is JobState.COMPLETED and job.progress > passed]
         lengths = tuple(job.progress * job.model.limits.initial_batch_size for job in completed)
         return Taught(
             models=taught,

@@ -157,7 +157,7 @@ class EarlierJob:
     """A job that can teach others of its kind: what it measured, and how far it came.
 
     `model` is its newest with θ, and `models` those by GPU type; `early_statistics` are the first that it
-    reported. `progress` is in units of M0; that of a job that is not `completed` is a lower bound of its
+    reported. `progress` is in units of M0; that of a job that was not completed is a lower bound of its
     length.
     """
 
@@ -166,7 +166,7 @@ class EarlierJob:
     account: str
     kind: str
     name: str
-    completed: bool
+    state: JobState
     model: GoodputModel
     models: tuple[tuple[str, GoodputModel], ...]
     early_statistics: GradientStatistics | None

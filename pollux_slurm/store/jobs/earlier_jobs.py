@@ -40,7 +40,7 @@ def read_earlier_jobs(connection: Connection, *, since: datetime) -> tuple[Earli
             account=row.account,
             kind=row.kind,
             name=row.name,
-            completed=row.state is JobState.COMPLETED,
+            state=row.state,
             model=models[row.id],
             models=tuple(by_type[row.id]),
             early_statistics=early.get(row.id),

@@ -10,7 +10,14 @@ import pytest
 from pollux_slurm.daemon.decide import problem_building
 from pollux_slurm.daemon.decide.kinds import Kinds
 from pollux_slurm.daemon.observe import cluster_picture
-from pollux_slurm.model import Allocation, Configuration, GoodputModel, GradientStatistics, JobState
+from pollux_slurm.model import (
+    Allocation,
+    Configuration,
+    GoodputModel,
+    GradientStatistics,
+    JobState,
+    TrainingCourse,
+)
 from pollux_slurm.policy import decide
 from pollux_slurm.store.contract.interface import EarlierJob, RecentRun
 from tests.daemon.builders import MODEL, NOON, TERMS, job, node, record, snapshot
@@ -28,7 +35,7 @@ def earlier(slurm_job_id: str = "7", model: GoodputModel = LARGE, **changes: Any
         "account": "physics",
         "kind": "gpt2",
         "name": "train",
-        "completed": True,
+        "state": JobState.COMPLETED,
         "models": (),
         "early_statistics": EARLY,
         "progress": 100.0,
@@ -111,7 +118,9 @@ def test_that_a_waiting_job_of_a_known_kind_begins_with_what_its_kind_can_use() 
 
 def test_that_only_completed_jobs_tell_how_long_a_job_will_be() -> None:
     examples = MODEL.limits.initial_batch_size
-    kinds = Kinds([earlier("9", progress=300.0), earlier("8"), earlier("7", progress=900.0, completed=False)])
+    kinds = Kinds(
+        [earlier("9", progress=300.0), earlier("8"), earlier("7", progress=900.0, state=JobState.RUNNING)]
+    )
     seen = cluster_picture.build_picture(
         snapshot([node("n0")], [job("1", JobState.PENDING)]), [record("1", terms=OF_A_KIND, model=ONE)]
     )
@@ -134,3 +143,27 @@ def test_that_of_a_kind_only_jobs_that_agree_with_what_a_job_measured_teach_it()
     examples = MODEL.limits.initial_batch_size
     assert sorted(taught.lengths) == [100.0 * examples, 300.0 * examples]
     assert (taught.note or "").startswith("from 2 earlier jobs of its kind; job 8 ")
+
+
+@pytest.mark.parametrize(
+    ("state", "progress", "lengths"),
+    [
+        (JobState.CANCELLED, 99.0, [100.0, 300.0]),
+        (JobState.CANCELLED, 100.0, [300.0]),
+        (JobState.FAILED, 200.0, [300.0]),
+        (JobState.TIMEOUT, 400.0, []),
+        (JobState.RUNNING, 400.0, [100.0, 300.0]),
+    ],
+)
+def test_that_a_killed_job_refutes_the_lengths_that_it_has_passed(
+    state: JobState, progress: float, lengths: list[float]
+) -> None:
+    kinds = Kinds(
+        [earlier("9", state=state, progress=progress), earlier("8"), earlier("7", progress=300.0)],
+        course_of=lambda teacher: TrainingCourse(work=teacher.progress, statistics=()),
+    )
+    terms = dataclasses.replace(OF_A_KIND, finish_by=NOON)
+    taught = kinds.teach(record("1", terms=terms), (LARGE, ()))
+    assert sorted(taught.lengths) == [length * MODEL.limits.initial_batch_size for length in lengths]
+    # Lengths of 100 and 300 do not agree.
+    assert (None if taught.course is None else taught.course.work) == (300.0 if lengths == [300.0] else None)

@@ -39,8 +39,8 @@ def test_that_jobs_of_the_kinds_of_active_ones_are_returned_newest_first(any_sto
     assert any_store.kinds.earlier_jobs(since=at(-1)) == ()
     any_store.jobs.register([registration(5, terms={"kind": "gpt2"})], at=at(70))
     first, second = any_store.kinds.earlier_jobs(since=at(-1))
-    assert (first.slurm_job_id, first.user_id, first.completed) == ("3", 1002, False)
-    assert (second.slurm_job_id, second.user_id, second.completed) == ("1", 1001, True)
+    assert (first.slurm_job_id, first.user_id, first.state) == ("3", 1002, JobState.TIMEOUT)
+    assert (second.slurm_job_id, second.user_id, second.state) == ("1", 1001, JobState.COMPLETED)
     assert second.account == "vision"
     assert second.model.max_gpus_seen == 8
     assert second.early_statistics == MODEL.statistics
