@@ -149,7 +149,10 @@ class DaemonConfig:
         "A started job must report its first step within this time.", 600.0, 1.0, _LONGEST_S
     )
     restart_delay_s: float = number(
-        "A restart is assumed to cost this much until the job's own cost is measured.", 30.0, 0.1, 86400.0
+        "A restart is assumed to cost this much until the job, or one of its kind, has measured it.",
+        30.0,
+        0.1,
+        86400.0,
     )
     max_restart_delay_s: float = number(
         "A measured restart delay counts as at most this.", 300.0, 0.1, 86400.0

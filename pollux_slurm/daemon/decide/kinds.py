@@ -1,4 +1,4 @@
-"""What earlier jobs of a job's kind teach it: sizes that it has not measured, and its length. Pure.
+"""What earlier jobs of a job's kind teach it: sizes, its length, and what its moves cost. Pure.
 
 Only jobs whose models agree with the progress of their runs teach (`model_checks`), and only jobs of the same
 user, or of the same account where the admin wants that.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -30,12 +31,16 @@ class Taught:
 
     `lengths` are the useful examples of the completed jobs of its kind that no killed one has passed.
     `course` is that of a whole training, None where these do not agree on its length.
+    The times of moves are the medians of those that jobs of its kind measured, None where none did.
     """
 
     models: Models
     note: str | None = None
     lengths: tuple[float, ...] = ()
     course: TrainingCourse | None = None
+    restart_delay_s: float | None = None
+    standstill_s: float | None = None
+    warm_up_s: float | None = None
 
 
 class Kinds:
@@ -84,6 +89,9 @@ class Kinds:
             note=_note(taught != models, agreeing, teacher, lengths),
             lengths=lengths,
             course=self._course(record, completed),
+            restart_delay_s=_median(job.mean_restart_delay_s for job in agreeing),
+            standstill_s=_median(job.mean_standstill_s for job in agreeing),
+            warm_up_s=_median(job.mean_warm_up_s for job in agreeing),
         )
 
     def _course(self, record: JobRecord, completed: Sequence[EarlierJob]) -> TrainingCourse | None:
@@ -103,10 +111,16 @@ def course_of_job(
     for sample in sorted(samples, key=lambda sample: sample.at):
         while newest + 1 < len(models) and models[newest + 1][0] <= sample.at:
             newest += 1
-        statistics = models[newest][1].statistics if newest >= 0 else None
-        if statistics is not None:
-            seen.append((sample.progress * initial, statistics))
+        noise = models[newest][1].statistics if newest >= 0 else None
+        if noise is not None:
+            seen.append((sample.progress * initial, noise))
     return training_course(job.progress * initial, seen)
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    """Return the median of the values that are known, None without any."""
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
 
 
 # What jobs have measured that are over is the same in each round.

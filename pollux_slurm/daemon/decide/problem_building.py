@@ -53,11 +53,12 @@ def build_problem(
     A measured restart delay counts up to `max_restart_delay_s`: a job could otherwise avoid moves by
     reporting its first step late. `pause_ttl_s` is how far ahead a pause sets the begin time. `unmanaged`
     jobs are added as they are. `nodes` replaces the picture's nodes. `kinds` teach jobs what others of their
-    kind have measured.
+    kind have measured; a job whose model is in doubt learns nothing.
 
     The delay of a move in place is the time for which gained GPUs are idle, and the standstill after it:
-    `default_in_place_delay_s` until the job's own warm-up was measured. A requeue starts the same processes,
-    so its delay is never below that of a move in place: else decisions would prefer to stop jobs.
+    `default_in_place_delay_s` until the job's own warm-up, or that of its kind, was measured. A requeue
+    starts the same processes, so its delay is never below that of a move in place: else decisions would
+    prefer to stop jobs.
     """
     policy = PolicyConfig() if policy is None else policy
     kinds = Kinds() if kinds is None else kinds
@@ -69,11 +70,14 @@ def build_problem(
         placement = _placement(job, now, pause_ttl_s, makes_room=bool(unmanaged))
         if placement is None:
             continue
-        delays = _delays(job.record, default_restart_delay_s, default_in_place_delay_s, max_restart_delay_s)
-        on_nodes = usable.by(job.slurm, job.record.required_nodes)
-        jobs.append(
-            _problem_job(job, *placement, delays, on_nodes, doubt, now=now, policy=policy, kinds=kinds)
+        taught = Taught(models=(None, ()))
+        if doubt is None:
+            taught = kinds.teach(job.record, model_checks.models_of(job.record))
+        delays = _delays(
+            job.record, taught, default_restart_delay_s, default_in_place_delay_s, max_restart_delay_s
         )
+        on_nodes = usable.by(job.slurm, job.record.required_nodes)
+        jobs.append(_problem_job(job, *placement, delays, on_nodes, doubt, taught, now=now, policy=policy))
     jobs.extend(unmanaged)
     return Problem(
         nodes=tuple(
@@ -99,21 +103,17 @@ def _problem_job(
     delays: tuple[float, float | None],
     partition_nodes: frozenset[str] | None,
     doubt: str | None,
+    taught: Taught,
     *,
     now: datetime,
     policy: PolicyConfig,
-    kinds: Kinds,
 ) -> ProblemJob:
     """Return a job that takes part, in its `current` allocation, and pinned there where it is so `because`.
 
-    `delays` are those of its moves, by requeue and in place. A job whose model is in `doubt` has none.
+    `delays` are those of its moves, by requeue and in place. `taught` has the models that count for it.
     """
     record, slurm = job.record, job.slurm
     declaration = declared_epochs.check_declaration(record)
-    if doubt is None:
-        taught = kinds.teach(record, model_checks.models_of(record))
-    else:
-        taught = Taught(models=(None, ()))
     model, by_type = taught.models
     restart_delay_s, in_place_delay_s = delays
     return ProblemJob(
@@ -192,15 +192,21 @@ def _wings(job: ManagedJob) -> tuple[Allocation, ...]:
 
 
 def _delays(
-    record: JobRecord, default_restart_s: float, default_warm_up_s: float, max_s: float
+    record: JobRecord, taught: Taught, default_restart_s: float, default_warm_up_s: float, max_s: float
 ) -> tuple[float, float | None]:
-    """Return the delays of a job's moves: by requeue, and in place, None where it never can."""
-    restart_s = min(record.mean_restart_delay_s, max_s) if record.mean_restart_delay_s else default_restart_s
+    """Return the delays of a job's moves: by requeue, and in place, None where it never can.
+
+    What the job has not measured counts as its kind has, and else as the site assumes.
+    """
+    measured_s = record.mean_restart_delay_s or taught.restart_delay_s
+    restart_s = min(measured_s, max_s) if measured_s else default_restart_s
     if not record.terms.in_place:
         return restart_s, None
-    warm_up_s = default_warm_up_s if record.mean_warm_up_s is None else record.mean_warm_up_s
-    in_place_s = min(warm_up_s + (record.mean_standstill_s or 0.0), max_s)
-    if record.mean_warm_up_s is not None and not record.mean_restart_delay_s:
+    warm_up_s = taught.warm_up_s if record.mean_warm_up_s is None else record.mean_warm_up_s
+    standstill_s = taught.standstill_s if record.mean_standstill_s is None else record.mean_standstill_s
+    idle_s = default_warm_up_s if warm_up_s is None else warm_up_s
+    in_place_s = min(idle_s + (standstill_s or 0.0), max_s)
+    if warm_up_s is not None and not record.mean_restart_delay_s:
         restart_s = max(restart_s, in_place_s)
     return restart_s, min(in_place_s, restart_s)
 

@@ -158,7 +158,7 @@ class EarlierJob:
 
     `model` is its newest with θ, and `models` those by GPU type; `early_statistics` are the first that it
     reported. `progress` is in units of M0; that of a job that was not completed is a lower bound of its
-    length.
+    length. `mean_restart_delay_s` and the two after it are as in `JobRecord`.
     """
 
     slurm_job_id: str
@@ -172,6 +172,9 @@ class EarlierJob:
     early_statistics: GradientStatistics | None
     progress: float
     recent_runs: tuple[RecentRun, ...]
+    mean_restart_delay_s: float | None
+    mean_standstill_s: float | None
+    mean_warm_up_s: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,8 +14,9 @@ from pollux_slurm.store.access.statements import cached_statement, is_one_of_ids
 from pollux_slurm.store.contract.interface import EarlierJob, KindRecord
 from pollux_slurm.store.jobs.goodput_models import model_of_row, read_models_by_type, select_models
 from pollux_slurm.store.jobs.latest import read_latest_samples
+from pollux_slurm.store.jobs.past_moves import read_regroup_costs, read_restart_delays
 from pollux_slurm.store.jobs.recent_runs import read_recent_runs
-from pollux_slurm.store.jobs.records import force_index_scans
+from pollux_slurm.store.jobs.records import force_index_scans, mean_of_known
 from pollux_slurm.store.schema import JobRow, ModelVersionRow, UserRow
 
 # The newest so many of each kind and owner: enough to have seen large sizes, and few enough to read.
@@ -33,6 +34,7 @@ def read_earlier_jobs(connection: Connection, *, since: datetime) -> tuple[Earli
     models = {row.job_id: model_of_row(row) for row in connection.execute(_newest_models(scope))}
     by_type, samples = read_models_by_type(connection, scope), read_latest_samples(connection, scope)
     runs = read_recent_runs(connection, scope)
+    delays, in_place = read_restart_delays(connection, scope), read_regroup_costs(connection, scope)
     return tuple(
         EarlierJob(
             slurm_job_id=row.slurm_job_id,
@@ -46,6 +48,9 @@ def read_earlier_jobs(connection: Connection, *, since: datetime) -> tuple[Earli
             early_statistics=early.get(row.id),
             progress=samples[row.id].progress if row.id in samples else 0.0,
             recent_runs=tuple(runs[row.id]),
+            mean_restart_delay_s=mean_of_known(delays[row.id][1]) if row.id in delays else None,
+            mean_standstill_s=mean_of_known(cost.standstill_s for cost in in_place[row.id]),
+            mean_warm_up_s=mean_of_known(cost.warm_up_s for cost in in_place[row.id]),
         )
         for row in rows
         if row.id in models

@@ -121,9 +121,9 @@ def _read_jobs(connection: Connection, scope: Scope) -> tuple[JobRecord, ...]:
                 run=runs.get(row.id),
                 open_reallocation=last if last is not None and not last.step.is_end else None,
                 num_restarts=num_restarts,
-                mean_restart_delay_s=_mean(costs),
-                mean_standstill_s=_mean([cost.standstill_s for cost in costs_in_place]),
-                mean_warm_up_s=_mean([cost.warm_up_s for cost in costs_in_place]),
+                mean_restart_delay_s=mean_of_known(costs),
+                mean_standstill_s=mean_of_known([cost.standstill_s for cost in costs_in_place]),
+                mean_warm_up_s=mean_of_known([cost.warm_up_s for cost in costs_in_place]),
                 last_decision=decision,
                 last_decision_speedup=decided.speedup if decided else None,
                 last_decision_bound_by=decided.bound_by if decided else None,
@@ -157,8 +157,8 @@ def _read_jobs(connection: Connection, scope: Scope) -> tuple[JobRecord, ...]:
     return tuple(records)
 
 
-def _mean(values: Iterable[float | None]) -> float | None:
-    """Return the mean of those that are known, None without any."""
+def mean_of_known(values: Iterable[float | None]) -> float | None:
+    """Return the mean of the values that are known, None without any."""
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None
 

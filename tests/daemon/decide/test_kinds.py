@@ -40,6 +40,9 @@ def earlier(slurm_job_id: str = "7", model: GoodputModel = LARGE, **changes: Any
         "early_statistics": EARLY,
         "progress": 100.0,
         "recent_runs": (),
+        "mean_restart_delay_s": None,
+        "mean_standstill_s": None,
+        "mean_warm_up_s": None,
     }
     return EarlierJob(slurm_job_id=slurm_job_id, model=model, **(fields | changes))
 
@@ -167,3 +170,29 @@ def test_that_a_killed_job_refutes_the_lengths_that_it_has_passed(
     assert sorted(taught.lengths) == [length * MODEL.limits.initial_batch_size for length in lengths]
     # Lengths of 100 and 300 do not agree.
     assert (None if taught.course is None else taught.course.work) == (300.0 if lengths == [300.0] else None)
+
+
+@pytest.mark.parametrize(
+    ("own", "delays"),
+    [
+        ({}, (50.0, 21.0)),
+        ({"mean_restart_delay_s": 70.0}, (70.0, 21.0)),
+        ({"mean_warm_up_s": 5.0, "mean_standstill_s": 0.5}, (50.0, 5.5)),
+        ({"mean_warm_up_s": 90.0}, (91.0, 91.0)),
+        ({"terms": dataclasses.replace(TERMS, kind="bert", in_place=True)}, (30.0, 15.0)),
+    ],
+    ids=["none", "restart", "in place", "slow", "other kind"],
+)
+def test_that_moves_cost_what_they_cost_others_of_the_kind_until_the_job_has_measured_it(
+    own: dict[str, Any], delays: tuple[float, float]
+) -> None:
+    others = [
+        earlier(str(50 + n), mean_restart_delay_s=restart_s, mean_warm_up_s=warm_up_s, mean_standstill_s=1.0)
+        for n, (restart_s, warm_up_s) in enumerate([(40.0, 10.0), (50.0, 20.0), (900.0, 900.0), (None, None)])
+    ]
+    terms = dataclasses.replace(OF_A_KIND, in_place=True)
+    known = record("1", **({"terms": terms} | own))
+    seen = cluster_picture.build_picture(snapshot([node("n0", used=1)], [job("1", on={"n0": 1})]), [known])
+    problem = problem_building.build_problem(seen, now=NOON, default_restart_delay_s=30, kinds=Kinds(others))
+    (one,) = problem.jobs
+    assert (one.restart_delay_s, one.in_place_delay_s) == delays

@@ -52,7 +52,7 @@ def statements_of(store: Store) -> Iterator[list[str]]:
 def fill(store: Store, jobs: int) -> None:
     """Give each of `jobs` jobs a run, a model, an allocation, a decision and reallocations."""
     numbers = range(1, jobs + 1)
-    store.jobs.register([registration(n) for n in numbers], at=at(0))
+    store.jobs.register([registration(n, terms={"kind": f"k{n}"}) for n in numbers], at=at(0))
     store.jobs.observe([observation(n, gpus={"n0": 1, f"n{n}": 1}) for n in numbers], at=at(1))
     store.rounds.record(problem_of([*numbers]), decision_of([*numbers]), shadow=False, at=at(2))
     for n in numbers:
@@ -69,6 +69,7 @@ COUNTS = {
     "jobs.active": 24,
     "journal.open_reallocations": 3,
     "jobs.training_runs": 1,
+    "kinds.earlier_jobs": 8,
     "jobs.used_gpus": 2,
     "lease.daemon_status": 2,
     "jobs.observe, nothing new": 2,
@@ -81,12 +82,13 @@ COUNTS = {
     "rounds.record": 9,
     "jobs.all": 24,
 }
-MORE_IN_POSTGRESQL = {"jobs.active": 1, "jobs.all": 1}  # the planner's settings
+MORE_IN_POSTGRESQL = {"jobs.active": 1, "kinds.earlier_jobs": 1, "jobs.all": 1}  # the planner's settings
 
 ROUND: dict[str, Callable[[Store, list[int]], object]] = {
     "jobs.active": lambda store, numbers: store.jobs.active(),
     "journal.open_reallocations": lambda store, numbers: store.journal.open_reallocations(),
     "jobs.training_runs": lambda store, numbers: store.jobs.training_runs(),
+    "kinds.earlier_jobs": lambda store, numbers: store.kinds.earlier_jobs(since=at(-1)),
     "jobs.used_gpus": lambda store, numbers: store.jobs.used_gpus(since=at(0), at=at(9)),
     "lease.daemon_status": lambda store, numbers: store.lease.daemon_status(),
     "jobs.observe, nothing new": lambda store, numbers: store.jobs.observe(

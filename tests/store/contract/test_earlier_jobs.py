@@ -6,7 +6,17 @@ import dataclasses
 
 from pollux_slurm.model import GradientStatistics, JobState
 from pollux_slurm.store.contract.interface import Store
-from tests.store.builders import MODEL, at, observation, registration, report, token_of
+from tests.store.builders import (
+    MODEL,
+    Step,
+    advance,
+    at,
+    observation,
+    plan,
+    registration,
+    report,
+    token_of,
+)
 
 NOISE = GradientStatistics(sqr=1.0, var=9.0)
 
@@ -45,6 +55,17 @@ def test_that_jobs_of_the_kinds_of_active_ones_are_returned_newest_first(any_sto
     assert second.model.max_gpus_seen == 8
     assert second.early_statistics == MODEL.statistics
     assert second.progress == 16.0
+
+
+def test_that_earlier_jobs_tell_what_their_moves_cost(any_store: Store) -> None:
+    train(any_store, 1, "gpt2")
+    train(any_store, 2, "gpt2")
+    moved = plan(any_store, 2, seconds=30)
+    advance(any_store, moved, (Step.REQUEUED, 31), (Step.RUNNING, 35), (Step.CONFIRMED, 38))
+    earlier = any_store.kinds.earlier_jobs(since=at(-1))
+    active = [job for job in any_store.jobs.active() if job.mean_restart_delay_s is not None]
+    assert [(job.slurm_job_id, job.mean_restart_delay_s) for job in active] == [("2", 7.0)]
+    assert [(job.slurm_job_id, job.mean_restart_delay_s) for job in earlier] == [("2", 7.0), ("1", None)]
 
 
 def test_that_old_jobs_expire_and_few_of_a_kind_are_read(any_store: Store) -> None:
