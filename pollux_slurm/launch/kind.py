@@ -1,6 +1,7 @@
 """The kind of a job: which earlier jobs of its owner ran the same training, and can teach it.
 
-A kind is a digest of the script's commands and their arguments. What differs from run to run without changing
+A kind is a digest of the script's commands, their arguments and the folder that they begin in: two projects
+may have the same words for different trainings. What differs from run to run without changing
 the training is left out: seeds, names of runs, and where results go. Comments and sbatch's directives do not
 count either. The digest stands in the job's Comment, so no argument is stored in clear.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable
+from pathlib import Path
 
 from pollux_slurm.errors import UsageError
 from pollux_slurm.slurm.parsing.comment_terms import KIND
@@ -31,18 +33,18 @@ _WITH_VALUE = re.compile(
 )
 
 
-def chosen_kind(named: str | None, script: str, arguments: Iterable[str]) -> str | None:
+def chosen_kind(named: str | None, script: str, arguments: Iterable[str], *, folder: Path) -> str | None:
     """Return the kind that `--kind` names, else that of the script; None for no kind. Raises `UsageError`."""
-    return kind_of(script, arguments) if named is None else checked_kind(named)
+    return kind_of(script, arguments, folder=folder) if named is None else checked_kind(named)
 
 
-def kind_of(script: str, arguments: Iterable[str] = ()) -> str:
-    """Return the kind of jobs that run `script` with `arguments`: 16 hexadecimal digits."""
+def kind_of(script: str, arguments: Iterable[str] = (), *, folder: Path) -> str:
+    """Return the kind of jobs that run `script` with `arguments` in `folder`: 16 hexadecimal digits."""
     lines = (line.strip() for line in script.replace("\\\n", " ").splitlines())
     text = "\n".join(" ".join(line.split()) for line in lines if line and not line.startswith("#"))
     # Blanks within an argument do not divide it: the whole name of a run is left out, not its first word.
     words = " ".join("_".join(word.split()) for word in arguments)
-    content = "\0".join(_without_free_values(one) for one in (text, words))
+    content = "\0".join([*map(_without_free_values, (text, words)), str(folder.resolve())])
     return hashlib.sha256(content.encode("utf-8", "surrogateescape")).hexdigest()[:_DIGITS]
 
 

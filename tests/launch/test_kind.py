@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import shlex
+from pathlib import Path
 
 import pytest
 
 from pollux_slurm.errors import UsageError
-from pollux_slurm.launch.kind import checked_kind, kind_of
+from pollux_slurm.launch import kind
+from pollux_slurm.launch.kind import checked_kind
 
 SCRIPT = "#SBATCH --gpus=1\npollux run -- python train.py --layers 12 --lr 0.1 $ARGS\n"
+kind_of = functools.partial(kind.kind_of, folder=Path("/home/ada"))
 
 
 @pytest.mark.parametrize(
@@ -58,6 +62,15 @@ def test_that_directives_do_not_change_the_kind_and_no_argument_can_be_read_from
     assert kind_of(SCRIPT) == kind_of(more)
     assert len(kind_of(SCRIPT)) == 16
     assert set(kind_of(SCRIPT)) <= set("0123456789abcdef")
+
+
+def test_that_the_same_words_in_another_folder_are_another_kind(tmp_path: Path) -> None:
+    (tmp_path / "digits").mkdir()
+    (tmp_path / "link").symlink_to("digits")
+    kinds = [kind_of(SCRIPT, folder=tmp_path / name) for name in ("digits", "charlm", "link", "charlm/..")]
+    assert kinds[0] != kinds[1]
+    assert kinds[2] == kinds[0]
+    assert kinds[3] == kind_of(SCRIPT, folder=tmp_path)
 
 
 def test_that_an_owner_may_name_a_kind_or_have_none() -> None:

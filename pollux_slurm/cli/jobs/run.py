@@ -104,7 +104,7 @@ def run(
         max_gpus=max_gpus,
         allow_unconfirmed=allow_unconfirmed,
         min_run_s=None if min_run is None else parse_min_run(min_run),
-        kind=chosen_kind(kind, "", command or ()),
+        kind=chosen_kind(kind, "", command or (), folder=cwd),
         # A later run may begin after the moment.
         finish_by=None
         if finish_by is None

@@ -172,7 +172,7 @@ def plan_submission(
         warnings.append(f"the job moves by requeue, not in place: {because}")
     warnings += signal_warnings(request, script.body) if room is None else warnings_in_place(request)
     warnings += _warnings_of_missing_parts(script, config)
-    terms = _terms(asked, token=token, in_place=room is not None, clock=clock)
+    terms = _terms(asked, token=token, cwd=cwd, in_place=room is not None, clock=clock)
     default_dir = checkpoints_folder(config.checkpoints, cwd) / f"{_as_file_name(asked.name)}-{identifier}"
     checkpoint_dir = absolute(last_value(options, "checkpoint-dir"), cwd=cwd) or default_dir
     warnings += missing_log_folders(request, cwd, made=checkpoint_dir)
@@ -227,7 +227,9 @@ def _warnings_of_missing_parts(script: BatchScript, config: Config) -> list[str]
     return found
 
 
-def _terms(asked: AskedJob, *, token: str, in_place: bool, clock: Callable[[], datetime]) -> JobTerms:
+def _terms(
+    asked: AskedJob, *, token: str, cwd: Path, in_place: bool, clock: Callable[[], datetime]
+) -> JobTerms:
     options = asked.options
     min_run, finish_by = last_value(options, "min-run"), last_value(options, "finish-by")
     return JobTerms(
@@ -240,7 +242,12 @@ def _terms(asked: AskedJob, *, token: str, in_place: bool, clock: Callable[[], d
         total_s=asked.total_s,
         in_place=in_place,
         min_run_s=None if min_run is None else parse_min_run(min_run),
-        kind=chosen_kind(last_value(options, "kind"), asked.script.body, asked.arguments),
+        kind=chosen_kind(
+            last_value(options, "kind"),
+            asked.script.body,
+            asked.arguments,
+            folder=cwd / (asked.request.value("chdir") or ""),
+        ),
         finish_by=None if finish_by is None else parse_finish_by(finish_by, now=clock()),
     )
 

@@ -5,6 +5,8 @@ With a cost that grows with the square of the length, some of these take a minut
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from pollux_slurm.launch.kind import kind_of
@@ -46,6 +48,6 @@ def test_that_a_text_that_is_repeated_costs_no_more_than_others(text: str) -> No
     assert launcher_without_run(body) is None
     assert lines_with_passwords(body) == []
     assert len(signal_warnings(WITH_SIGNAL, body)) == 1
-    assert len(kind_of(body)) == 16
+    assert len(kind_of(body, folder=Path())) == 16
     assert parse_script(f"#!/bin/sh\n{body}", source="x").directives == ()
     assert parse_directives(directive_words(f"-{body}")) is not None

@@ -214,6 +214,19 @@ def test_that_the_kind_goes_into_the_comment_and_seeds_do_not_change_it() -> Non
         plan(["--kind=a b"])
 
 
+def test_that_the_folder_that_a_job_begins_in_belongs_to_its_kind() -> None:
+    def kind_in(cwd: str, *words: str, directive: str = "") -> str | None:
+        script = SIMPLE.replace("\n", f"\n{directive}\n", 1).encode()
+        return plan([*words], cwd=Path(cwd), stdin=script).terms.kind
+
+    here = kind_in("/home/ada/digits")
+    assert kind_in("/home/ada/charlm") != here
+    assert kind_in("/home", "--chdir=/home/ada/digits") == here
+    assert kind_in("/home/ada/charlm", "-D", "../digits") == here
+    assert kind_in("/home/ada", directive="#SBATCH --chdir=digits") == here
+    assert kind_in("/home/ada", "--kind=gpt2") == kind_in("/home/ben", "--kind=gpt2") == "gpt2"
+
+
 @pytest.mark.parametrize(("text", "field"), [("2h", "7200"), ("always", "always"), ("0", "0")])
 def test_that_a_shortest_run_goes_into_the_comment(text: str, field: str) -> None:
     assert f",minrun={field}" in " ".join(plan([f"--min-run={text}"]).options)
