@@ -80,13 +80,15 @@ class Kinds:
             return Taught(models=models, note=_doubt(max(others, key=_seen)))
         teacher = max(agreeing, key=_seen)
         taught = _taught(models, teacher)
+        whose = f"by {record.user_name}" if self._shared_by == "user" else f"in account {record.account}"
+        source = f"from {plural(len(agreeing), 'earlier job')} of its kind {whose}"
         # A killed job has passed lengths that are too short.
         passed = max((job.progress for job in agreeing if job.state in _KILLED), default=0.0)
         completed = [job for job in agreeing if job.state is JobState.COMPLETED and job.progress > passed]
         lengths = tuple(job.progress * job.model.limits.initial_batch_size for job in completed)
         return Taught(
             models=taught,
-            note=_note(taught != models, agreeing, teacher, lengths),
+            note=_note(taught != models, source, teacher, lengths),
             lengths=lengths,
             course=self._course(record, completed),
             restart_delay_s=_median(job.mean_restart_delay_s for job in agreeing),
@@ -163,13 +165,11 @@ def _early(model: GoodputModel, job: EarlierJob) -> GoodputModel:
     return dataclasses.replace(model, statistics=job.early_statistics)
 
 
-def _note(
-    is_taught: bool, others: Sequence[EarlierJob], teacher: EarlierJob, lengths: Sequence[float]
-) -> str | None:
+def _note(is_taught: bool, source: str, teacher: EarlierJob, lengths: Sequence[float]) -> str | None:
     """Return what a job is told by its kind: sizes that it has not measured, and how long it will be."""
     if not is_taught and not lengths:
         return None
-    parts = [f"from {plural(len(others), 'earlier job')} of its kind"]
+    parts = [source]
     if is_taught:
         gpus = teacher.model.max_gpus_seen
         parts.append(f"job {teacher.slurm_job_id} ({teacher.name}) ran on up to {plural(gpus, 'GPU')}")

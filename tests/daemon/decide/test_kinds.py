@@ -81,9 +81,15 @@ def test_that_the_job_that_has_seen_most_teaches_with_the_noise_of_its_beginning
     taught = kinds.teach(record("1", terms=OF_A_KIND), (None, ()))
     assert taught.models == (dataclasses.replace(LARGE, statistics=EARLY), ())
     assert taught.note == (
-        "from 3 earlier jobs of its kind; job 8 (train) ran on up to 8 GPUs; "
+        "from 3 earlier jobs of its kind by ann; job 8 (train) ran on up to 8 GPUs; "
         "3 completed, and tell how long it will be"
     )
+
+
+def test_that_the_note_names_the_account_whose_jobs_teach() -> None:
+    known = record("1", terms=OF_A_KIND, account="physics")
+    taught = Kinds([earlier(user_id=7)], shared_by="account").teach(known, (None, ()))
+    assert (taught.note or "").startswith("from 1 earlier job of its kind in account physics; job 7 ")
 
 
 def test_that_models_by_gpu_type_are_taught_by_type() -> None:
@@ -130,7 +136,7 @@ def test_that_only_completed_jobs_tell_how_long_a_job_will_be() -> None:
     problem = problem_building.build_problem(seen, now=NOON, default_restart_delay_s=30, kinds=kinds)
     assert problem.jobs[0].expected_progress == 100.0 * examples
     assert kinds.teach(record("1", terms=OF_A_KIND), (LARGE, ())).note == (
-        "from 3 earlier jobs of its kind; 2 completed, and tell how long it will be"
+        "from 3 earlier jobs of its kind by ann; 2 completed, and tell how long it will be"
     )
 
 
@@ -145,7 +151,7 @@ def test_that_of_a_kind_only_jobs_that_agree_with_what_a_job_measured_teach_it()
     assert model.max_gpus_seen == 8
     examples = MODEL.limits.initial_batch_size
     assert sorted(taught.lengths) == [100.0 * examples, 300.0 * examples]
-    assert (taught.note or "").startswith("from 2 earlier jobs of its kind; job 8 ")
+    assert (taught.note or "").startswith("from 2 earlier jobs of its kind by ann; job 8 ")
 
 
 @pytest.mark.parametrize(
