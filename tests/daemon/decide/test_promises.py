@@ -13,7 +13,7 @@ from pollux_slurm.daemon.decide.kinds import Kinds, course_of_job
 from pollux_slurm.daemon.decide.promises import new_answers
 from pollux_slurm.daemon.observe import cluster_picture
 from pollux_slurm.goodput.taught_model import COURSE_PARTS
-from pollux_slurm.model import GradientStatistics, Promise, PromiseState, TrainingCourse
+from pollux_slurm.model import GradientStatistics, JobState, Promise, PromiseState, TrainingCourse
 from pollux_slurm.now.promises import promise_text, slack_text
 from pollux_slurm.store.contract.interface import JobRecord, PromiseRecord
 from tests.daemon.builders import MODEL, NOON, TERMS, job, node, record, sample, snapshot
@@ -59,9 +59,11 @@ def test_that_a_problem_has_the_moment_the_answer_and_the_length_of_the_kind() -
         ],
     )
 
-    def work(*progress: float, completed: bool = True, by: datetime | None = BY) -> float | None:
+    def work(
+        *progress: float, state: JobState = JobState.COMPLETED, by: datetime | None = BY
+    ) -> float | None:
         jobs = [
-            dataclasses.replace(earlier(str(9 - index)), progress=one, completed=completed)
+            dataclasses.replace(earlier(str(9 - index)), progress=one, state=state)
             for index, one in enumerate(progress)
         ]
         terms = dataclasses.replace(OF_A_KIND, finish_by=by)
@@ -72,7 +74,7 @@ def test_that_a_problem_has_the_moment_the_answer_and_the_length_of_the_kind() -
 
     assert work(100.0, 120.0) == 120.0
     assert work(100.0, 131.0) is None
-    assert work(100.0, completed=False) is None
+    assert work(100.0, state=JobState.RUNNING) is None
     assert work(100.0, by=None) is None
     kinds = Kinds([earlier("9")], course_of=lambda job: TrainingCourse(work=job.progress))
     (one,) = problem_building.build_problem(seen, now=NOON, default_restart_delay_s=30, kinds=kinds).jobs
