@@ -40,8 +40,10 @@ def parse_min_run(text: str) -> float:
 
 MOMENT_FORMS = (
     "'Mon 09:00' or '09:00' (the next one), '2026-12-01 09:00', or a duration from now such as 8h; in local "
-    "time, unless an offset follows: 2026-12-01T09:00+01:00"
+    "time, unless an offset follows: 2026-12-01T09:00+01:00; in the years 1971 to 5137"
 )
+# Those that a job's Comment can hold in full.
+_YEARS = range(1971, 5138)
 _WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _CLOCK = re.compile(r"(?:([A-Za-z]{3,9})\s+)?([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))?")
 
@@ -55,11 +57,11 @@ def parse_finish_by(
     """
     try:
         found = _parse_moment(text.strip(), now, zone)
+        found = found and found.astimezone(timezone.utc).replace(microsecond=0)
     except (ValueError, OverflowError):
         found = None
-    if found is None:
+    if found is None or found.year not in _YEARS:
         raise UsageError(f"--finish-by takes {MOMENT_FORMS}; not {text!r}")
-    found = found.astimezone(timezone.utc).replace(microsecond=0)
     if found <= now and not may_be_past:
         raise UsageError(f"--finish-by {text!r} is in the past: that is {found:%Y-%m-%d %H:%M:%S} UTC")
     return found

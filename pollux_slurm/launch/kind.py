@@ -31,6 +31,8 @@ _WITH_VALUE = re.compile(
     r"""(?P<value>"[^"]*"|'[^']*'|[^\s;&|]+)""",
     re.IGNORECASE | re.MULTILINE,
 )
+# An option joined to its value, which may also be the next word.
+_JOINED = re.compile(r"(?<!\S)(--[\w.-]+)=")
 
 
 def chosen_kind(named: str | None, script: str, arguments: Iterable[str], *, folder: Path) -> str | None:
@@ -60,6 +62,10 @@ def checked_kind(name: str) -> str | None:
 
 
 def _without_free_values(text: str) -> str:
-    """Return `text` without free names and values: a run with a seed is of the same kind as one without."""
-    lines = (" ".join(line.split()) for line in _WITH_VALUE.sub(" ", text).splitlines())
+    """Return `text` without free names and values: a run with a seed is of the same kind as one without.
+
+    An option has a blank before its value, however it was written.
+    """
+    rest = _JOINED.sub(r"\1 ", _WITH_VALUE.sub(" ", text))
+    lines = (" ".join(line.split()) for line in rest.splitlines())
     return "\n".join(line for line in lines if line)

@@ -19,7 +19,7 @@ _HOLDERS = {"JobHeldUser": " by its owner", "JobHeldAdmin": " by an admin"}
 # Time from a start to the first report: imports on a slow file system, the claim, the first connection.
 _FIRST_REPORT = timedelta(minutes=5)
 _CAUSES = (
-    "either it never calls pollux_slurm.torch.init_process_group, or no store is set where it runs "
+    "it never calls pollux_slurm.torch.init_process_group, or no store is set where it runs "
     "(POLLUX_STORE_URL), or that store does not answer; see the lines of its log that begin with 'pollux: '"
 )
 
@@ -91,10 +91,10 @@ def missing_reports(record: JobRecord, now: datetime) -> str | None:
     if record.run is not None or record.started_at is None:
         return None
     if record.finished_at is not None:
-        return f"it ended without any report: {_CAUSES}"
+        return f"it ended without any report: either before a daemon registered it, or {_CAUSES}"
     if not record.allocation or now - record.started_at < _FIRST_REPORT:
         return None
-    return f"it started {ago_text(record.started_at, now)} and has not reported: {_CAUSES}"
+    return f"it started {ago_text(record.started_at, now)} and has not reported: either {_CAUSES}"
 
 
 def warning_lines(records: tuple[JobRecord, ...], now: datetime) -> list[str]:

@@ -24,11 +24,18 @@ _NOT_TRIED_FOR = timedelta(minutes=10)
 _LONGEST = timedelta(minutes=160)
 _LIMITS = ("QOS", "Assoc", "Max", "JobArrayTaskLimit")
 _BAR = "|"
+# Reasons of a job whose turn Slurm has not come to, or that it has not renewed: they tell of no refusal.
+_NO_REFUSAL = frozenset({"BeginTime", "None", "Priority"})
 
 
 def answer_of(reason: str) -> SlurmAnswer:
     """Return what the reason of a job that waits means."""
     return SlurmAnswer.NEVER if reason in _NEVER else SlurmAnswer.NOT_NOW
+
+
+def verb_of(reason: str) -> str:
+    """Return what to say that Slurm did with the allocation of a job that waits for `reason`."""
+    return "did not start" if reason in _NO_REFUSAL else "refused"
 
 
 def is_of_limit(reason: str) -> bool:
@@ -121,7 +128,8 @@ def _is_within(refused: Allocation, allocation: Allocation) -> bool:
 
 
 def _text(refusal: Refusal, until: datetime) -> str:
+    verb, at = verb_of(refusal.reason), f"{refusal.at:%H:%M:%S} UTC"
     return (
-        f"Slurm refused {refusal.allocation} at {refusal.at:%H:%M:%S} UTC ({refusal.reason}); "
+        f"Slurm {verb} {refusal.allocation} at {at} ({refusal.reason}); "
         f"it is tried again from {until:%H:%M:%S} UTC"
     )

@@ -32,10 +32,11 @@ kind_of = functools.partial(kind.kind_of, folder=Path("/home/ada"))
         ("--result a.json", "--result=/b/2.json"),
         ("--seed 1", ""),
         ("SEED=1", ""),
+        ("--layers=12", "--layers 12"),
         ("--run-name 'monday 1' --output /a", "--run-name='tuesday, the second'"),
     ],
 )
-def test_that_seeds_names_and_outputs_do_not_change_the_kind(one: str, other: str) -> None:
+def test_that_seeds_names_outputs_and_spelling_do_not_change_the_kind(one: str, other: str) -> None:
     assert kind_of(SCRIPT, shlex.split(one)) == kind_of(SCRIPT, shlex.split(other))
     assert kind_of(f"python t.py {one} --x 1") == kind_of(f"python  t.py {other} \\\n  --x 1\n# a comment")
 
@@ -44,6 +45,7 @@ def test_that_seeds_names_and_outputs_do_not_change_the_kind(one: str, other: st
     ("one", "other"),
     [
         ("--layers 12", "--layers 48"),
+        ("--layers=12", "--layers=48"),
         ("--model-name gpt2", "--model-name gpt2-xl"),
         ("--model gpt2", "--model bert"),
         ("model.name=a", "model.name=b"),

@@ -136,8 +136,12 @@ def sbatch(ctx: typer.Context) -> None:
 
 
 def _may_start_larger(config: Config, kind: str, num_gpus: int) -> bool:
-    """Whether a daemon moves jobs, and knows jobs of the kind and this user on more than so many GPUs."""
+    """Whether a daemon moves jobs, and knows jobs on more than so many GPUs that may teach one of the kind.
+
+    Which account the job will have is known to Slurm alone, so jobs of all accounts count.
+    """
     import pwd
+    from datetime import timedelta
 
     from pollux_slurm.errors import PolluxError
     from pollux_slurm.now.daemon_text import daemon_absence_text
@@ -150,9 +154,9 @@ def _may_start_larger(config: Config, kind: str, num_gpus: int) -> bool:
             if daemon.is_shadow or daemon_absence_text(daemon, clock.now()) is not None:
                 return False
             user = pwd.getpwuid(os.getuid()).pw_name
-            return any(
-                one.user_name == user and one.max_gpus_seen > num_gpus for one in store.kinds.all(kind)
-            )
+            known = store.kinds.all(kind, since=clock.now() - timedelta(seconds=config.kinds.expires_s))
+            teaches_all = config.kinds.shared_by == "account"
+            return any(one.max_gpus_seen > num_gpus for one in known if teaches_all or one.user_name == user)
     except (PolluxError, KeyError):  # the job starts at once, with what it requests
         return False
 

@@ -172,7 +172,7 @@ def simulate(
         "nodes": nodes,
         "bound": bound,
     }
-    given = {key: value for key, value in options.items() if value}
+    given = {key: value for key, value in options.items() if value or value == ""}
     place = Path(experiment)
     if experiment and place.is_dir():
         if given or output is not None:

@@ -18,7 +18,7 @@ from pollux_slurm.cli.shared.settings_and_store import (
     settings,
 )
 from pollux_slurm.errors import UsageError
-from pollux_slurm.text import plural
+from pollux_slurm.text import plural, some_of
 
 app = typer.Typer(
     name="kinds",
@@ -54,7 +54,7 @@ def list_(
 
 @app.command()
 def forget(
-    kind: Annotated[str, typer.Argument(help="As pollux kinds list names it.")],
+    kind: Annotated[str, typer.Argument(help="As pollux kinds list names it, or its beginning.")],
     user: Annotated[str | None, typer.Option(help="Only of this user's jobs.")] = None,
     config_file: ConfigOption = None,
     store_url: StoreOption = None,
@@ -64,7 +64,14 @@ def forget(
     Example: pollux kinds forget 3f2a9c81d07be654
     """
     with opened_store(settings(config_file, store_url)) as store:
+        known = {one.kind for one in store.kinds.all() if user in (None, one.user_name)}
+        found = [kind] if kind in known else sorted(one for one in known if kind and one.startswith(kind))
+        if not found:
+            raise UsageError(
+                f"no job is of kind {kind}{f' and of {user}' if user else ''}: pollux kinds list"
+            )
+        if len(found) > 1:
+            raise UsageError(f"several kinds begin with {kind}: {some_of(found, 5)}")
+        (kind,) = found
         num_jobs = store.kinds.forget(kind, user_name=user)
-    if not num_jobs:
-        raise UsageError(f"no job is of kind {kind}{f' and of {user}' if user else ''}: pollux kinds list")
     print_line(f"{plural(num_jobs, 'job')} of kind {kind} teach{'es' * (num_jobs == 1)} no others now")

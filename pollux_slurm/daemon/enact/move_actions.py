@@ -25,7 +25,7 @@ from pollux_slurm.model import (
     SlurmAnswer,
     SlurmJob,
 )
-from pollux_slurm.now.refusals import request_of
+from pollux_slurm.now.refusals import request_of, verb_of
 from pollux_slurm.slurm.client import SlurmClient
 from pollux_slurm.store.contract.interface import (
     GenerationMember,
@@ -206,7 +206,7 @@ class MoveActions:
         )
         self.store.journal.record_refusal(move.reallocation.id, refusal)
         self._here[move.reallocation.id].refusal = refusal
-        _log.warning("job %s: Slurm refused %s: %s", move.job_id, refusal.allocation, reason)
+        _log.warning("job %s: Slurm %s %s: %s", move.job_id, verb_of(reason), refusal.allocation, reason)
 
     def refused_here(self, move: OpenMove) -> Refusal | None:
         """Return what Slurm has refused in this move since the jobs were read."""

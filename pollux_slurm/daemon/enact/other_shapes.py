@@ -57,7 +57,9 @@ class OtherShapes:
             found = last
         if found == target or found.num_gpus < _min_gpus(move) or self._is_refused(move, found):
             return None
-        why = "which was taken or drained" if refused is None else f"which Slurm refused ({refused})"
+        why = "which was taken or drained"
+        if refused is not None:
+            why = f"which Slurm {refusals.verb_of(refused)} ({refused})"
         retargeted = self._actions.retarget(move, found, f"instead of {target}, {why}")
         if retargeted is not None:
             ledger.reserve(retargeted.reallocation)

@@ -21,26 +21,31 @@ from pollux_slurm.simulator.inputs.workload import listed
 class NodeGroup:
     """Equal nodes with GPUs of one type.
 
-    One GPU computes `speed` times as fast as the measured type; `speeds` has factors of single applications.
-    Synchronisation takes as long as measured. Step times of the type itself count instead, where an
-    application has them.
+    One GPU computes `speed` times as fast as the measured type, None where that is not given; `speeds` has
+    factors of single applications. Synchronisation takes as long as measured. Step times of the type itself
+    count instead, where an application has them.
     """
 
     num_nodes: int
     gpus_per_node: int = 4
     gpu_type: str = MEASURED_GPU_TYPE
-    speed: float = 1.0
+    speed: float | None = None
     speeds: tuple[tuple[str, float], ...] = ()
 
     def __post_init__(self) -> None:
         if self.num_nodes < 1 or self.gpus_per_node < 1 or not self.gpu_type:
             raise SimulationError("a group has at least one node with one GPU of a type that has a name")
-        for name, speed in (("GPUs of type " + self.gpu_type, self.speed), *self.speeds):
+        for name, speed in (("GPUs of type " + self.gpu_type, self.common_speed), *self.speeds):
             if not (math.isfinite(speed) and speed > 0):
                 raise SimulationError(f"the speed of {name} must be a number above 0, not {speed}")
 
+    @property
+    def common_speed(self) -> float:
+        """The speed of applications without one of their own: that of the measured type if none is given."""
+        return 1.0 if self.speed is None else self.speed
+
     def speed_of(self, application: str) -> float:
-        return dict(self.speeds).get(application, self.speed)
+        return dict(self.speeds).get(application, self.common_speed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +118,7 @@ class Cluster:
     @property
     def fastest_types(self) -> tuple[str, ...]:
         """The distinct GPU types, the fastest first: the order in which users request them."""
-        speeds = {group.gpu_type: group.speed for group in self.groups}
+        speeds = {group.gpu_type: group.common_speed for group in self.groups}
         return tuple(sorted(self.gpu_types, key=lambda kind: -speeds.get(kind, 1.0)))
 
     @property
@@ -137,12 +142,36 @@ def with_traced_speeds(cluster: Cluster, applications: Mapping[str, Application]
     Policies expect these speeds before a job has measured a type, and equal shares are counted in them. Jobs
     have the step times themselves. Raises `SimulationError` for a speed that is missing or has no effect.
     """
+    plain = _plain_type(cluster, applications)
     return replace(
-        cluster, groups=tuple(_with_traced_speeds(group, applications) for group in cluster.groups)
+        cluster, groups=tuple(_with_traced_speeds(group, applications, plain) for group in cluster.groups)
     )
 
 
-def _with_traced_speeds(group: NodeGroup, applications: Mapping[str, Application]) -> NodeGroup:
+def _plain_type(cluster: Cluster, applications: Mapping[str, Application]) -> str:
+    """Return the type that is known by the step times of the plain nodes alone.
+
+    It is the measured type; on traces without types, it is the only one without a speed.
+    """
+    unknown = {group.gpu_type for group in cluster.groups if _without_speed(group, applications)}
+    if len(unknown) == 1 and not _traced_types(applications):
+        return unknown.pop()
+    return MEASURED_GPU_TYPE
+
+
+def _traced_types(applications: Mapping[str, Application]) -> set[str]:
+    return {gpu_type for application in applications.values() for gpu_type in application.gpu_types}
+
+
+def _without_speed(group: NodeGroup, applications: Mapping[str, Application]) -> list[str]:
+    """Return the applications that have neither step times on a group nor a speed."""
+    if group.speed is not None:
+        return []
+    traced = {name for name, application in applications.items() if group.gpu_type in application.gpu_types}
+    return sorted(set(applications) - traced - set(dict(group.speeds)))
+
+
+def _with_traced_speeds(group: NodeGroup, applications: Mapping[str, Application], plain: str) -> NodeGroup:
     gpu_type, given = group.gpu_type, dict(group.speeds)
     unknown = [name for name in given if name not in applications]
     if unknown:
@@ -151,22 +180,28 @@ def _with_traced_speeds(group: NodeGroup, applications: Mapping[str, Application
             f"(there are: {listed(applications)})"
         )
     traced = {name for name, application in applications.items() if gpu_type in application.gpu_types}
+    missing = _without_speed(group, applications)
+    if not traced and missing and gpu_type != plain:
+        raise SimulationError(
+            f"GPUs of type {gpu_type} have neither step times of their own nor a speed "
+            f"(there are: {listed(_traced_types(applications) | {MEASURED_GPU_TYPE})}): give its speed, "
+            f"such as {group.num_nodes}x{group.gpus_per_node}:{gpu_type}=2"
+        )
     if not traced:
         return group
     useless = sorted(traced & set(given))
-    if useless or (group.speed != 1 and traced == set(applications)):
+    if useless or (group.speed is not None and traced == set(applications)):
         raise SimulationError(
             f"{useless[0] if useless else 'every application'} has step times on {gpu_type}: "
             "leave out its speed"
         )
-    missing = sorted(set(applications) - traced - set(given))
-    if missing and group.speed == 1:
+    if missing:
         raise SimulationError(
             f"{missing[0]} has no placements-{gpu_type}.csv, unlike {min(traced)}: give its speed, such as "
             f"{group.num_nodes}x{group.gpus_per_node}:{gpu_type},{missing[0]}=2"
         )
     speeds = given | {name: _traced_speed(applications[name], gpu_type) for name in traced}
-    mean = statistics.geometric_mean(speeds.get(name, group.speed) for name in applications)
+    mean = statistics.geometric_mean(speeds.get(name, group.common_speed) for name in applications)
     return replace(group, speed=mean, speeds=tuple(sorted(speeds.items())))
 
 

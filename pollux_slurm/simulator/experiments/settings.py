@@ -262,7 +262,7 @@ def _parse_group(text: str) -> NodeGroup:
             num_nodes=int(found[1]),
             gpus_per_node=int(found[2]),
             gpu_type=found[3],
-            speed=float(found[4] or 1),
+            speed=float(found[4]) if found[4] else None,
             speeds=tuple(speeds.items()),
         )
     except ValueError:

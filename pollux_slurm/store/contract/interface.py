@@ -257,8 +257,11 @@ class JobKinds(Protocol):
         among them.
         """
 
-    def all(self, kind: str | None = None) -> tuple[KindRecord, ...]:
-        """Return the kinds of each user, those of the newest jobs first; or only `kind` of each user."""
+    def all(self, kind: str | None = None, *, since: datetime | None = None) -> tuple[KindRecord, ...]:
+        """Return the kinds of each user, those of the newest jobs first; or only `kind` of each user.
+
+        Only jobs count that were submitted after `since`.
+        """
 
     def forget(self, kind: str, *, user_name: str | None = None) -> int:
         """Take a kind from all jobs, or those of one user, and return their number."""

@@ -107,10 +107,17 @@ def _of_each(end: Any, known: Any, scope: Select[Any]) -> Select[Any]:
     return select_models().where(ModelVersionRow.id.in_(wanted))
 
 
-def read_kinds(connection: Connection, kind: str | None = None) -> tuple[KindRecord, ...]:
-    """Return the kinds of each user, those of the newest jobs first; or only `kind` of each user."""
+def read_kinds(
+    connection: Connection, kind: str | None = None, *, since: datetime | None = None
+) -> tuple[KindRecord, ...]:
+    """Return the kinds of each user, those of the newest jobs first; or only `kind` of each user.
+
+    Only jobs count that were submitted after `since`.
+    """
     newest, seen = aliased(JobRow), func.max(ModelVersionRow.max_gpus_seen)
     wanted = JobRow.kind.is_not(None) if kind is None else JobRow.kind == clean_text(kind)
+    if since is not None:
+        wanted &= JobRow.submitted_at >= since
     is_completed = case((JobRow.state == JobState.COMPLETED, 1), else_=0)
     of_each = (
         select(

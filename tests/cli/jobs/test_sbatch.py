@@ -9,8 +9,9 @@ import re
 import subprocess
 import sys
 from contextlib import closing
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,7 @@ from tests.store.builders import MODEL, observation, registration, report, token
 
 PLAIN = {key: value for key, value in os.environ.items() if not key.startswith(("SLURM", "SBATCH", "POLLUX"))}
 PLAIN["POLLUX_STORE_URL"] = "sqlite:////srv/pollux.db"
+OTHER_USER = {"user_id": 54321, "user_name": "ada"}
 SCRIPT = "#!/bin/bash\n#SBATCH --time=10\npollux run -- python train.py\n"
 
 
@@ -207,21 +209,32 @@ def test_that_help_shows_our_options_and_examples(tmp_path: Path, word: str) -> 
     assert "pollux sbatch train.sbatch" in done.stdout
 
 
-@pytest.mark.parametrize(("shared_by", "waits"), [("user", True), ("nobody", False)])
+@pytest.mark.parametrize(
+    ("kinds", "user", "waits"),
+    [
+        ({}, {}, True),
+        ({"SHARED_BY": "nobody"}, {}, False),
+        ({"SHARED_BY": "user"}, OTHER_USER, False),
+        ({"SHARED_BY": "account"}, OTHER_USER, True),
+        ({"EXPIRES_S": "7200"}, {}, True),
+        ({"EXPIRES_S": "3000"}, {}, False),
+    ],
+)
 def test_that_a_job_waits_for_a_larger_start_only_where_kinds_teach(
-    tmp_path: Path, shared_by: str, waits: bool
+    tmp_path: Path, kinds: dict[str, str], user: dict[str, Any], waits: bool
 ) -> None:
     url, now = f"sqlite:///{tmp_path}/pollux.db", datetime.now(timezone.utc)
     (tmp_path / "train.sbatch").write_text(SCRIPT)
     with closing(open_store(url, create=True)) as store:
-        me = {"user_id": os.getuid(), "user_name": pwd.getpwuid(os.getuid()).pw_name}
-        store.jobs.register([registration(1, terms={"kind": "gpt2"}, **me, submitted_at=now)], at=now)
+        me = {"user_id": os.getuid(), "user_name": pwd.getpwuid(os.getuid()).pw_name, **user}
+        details = {**me, "submitted_at": now - timedelta(hours=1)}
+        store.jobs.register([registration(1, terms={"kind": "gpt2"}, **details)], at=now)
         store.jobs.observe([observation(1, gpus={"n0": 2}, started_at=now)], at=now)
         seen = dataclasses.replace(MODEL, max_gpus_seen=8)
-        store.agent.report(token_of(1, os.getuid()), report(1, model=seen), at=now)
+        store.agent.report(token_of(1, me["user_id"]), report(1, model=seen), at=now)
         store.lease.acquire("ctl:77:a", ttl_s=600, at=now, interval_s=60, watch_s=10)
     words = ("--dry-run", "--kind=gpt2", "train.sbatch")
-    environ = {"POLLUX_STORE_URL": url, "POLLUX_KINDS_SHARED_BY": shared_by}
-    done = pollux(*words, cwd=tmp_path, environ=environ)
+    settings = {f"POLLUX_KINDS_{key}": value for key, value in kinds.items()}
+    done = pollux(*words, cwd=tmp_path, environ={"POLLUX_STORE_URL": url, **settings})
     assert done.returncode == 0
     assert ("--begin=now+" in done.stdout) is waits

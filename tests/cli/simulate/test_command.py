@@ -286,6 +286,7 @@ def test_that_an_experiment_continues_where_it_was_stopped(
             "--objective would do nothing: it is of --policy pollux",
         ),
         (("--nodes", "4:t4"), "--nodes: nodes are '4:t4'; expected nodes x GPUs such as 16x4"),
+        (("--nodes", ""), "--nodes: nodes: expected a text, not ''"),
         (("--nodes", "4x4:t4=0"), "nodes are '4x4:t4=0': the speed of"),
         (("--jobs", "0"), "'-j': Input should be greater than or equal to 1"),
         (("--workload", "/nope.csv"), "/nope.csv: No such file"),

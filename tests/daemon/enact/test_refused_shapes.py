@@ -21,16 +21,16 @@ def refuses_more_than_one(reason: str):  # type: ignore[no-untyped-def]
 
 
 @pytest.mark.parametrize(
-    ("reason", "answer"),
+    ("reason", "answer", "verb"),
     [
-        ("BadConstraints", SlurmAnswer.NEVER),
-        pytest.param("PartitionNodeLimit", SlurmAnswer.NEVER, marks=pytest.mark.full),
-        ("Resources", SlurmAnswer.NOT_NOW),
-        pytest.param("Priority", SlurmAnswer.NOT_NOW, marks=pytest.mark.full),
+        ("BadConstraints", SlurmAnswer.NEVER, "refused"),
+        pytest.param("PartitionNodeLimit", SlurmAnswer.NEVER, "refused", marks=pytest.mark.full),
+        ("Resources", SlurmAnswer.NOT_NOW, "refused"),
+        ("Priority", SlurmAnswer.NOT_NOW, "did not start"),
     ],
 )
 def test_that_a_refused_job_is_back_where_it_ran_and_is_left_alone(
-    harness: Harness, reason: str, answer: SlurmAnswer
+    harness: Harness, reason: str, answer: SlurmAnswer, verb: str
 ) -> None:
     """With BadConstraints Slurm also holds the job, which no person did."""
     job_id = started(harness)
@@ -42,10 +42,12 @@ def test_that_a_refused_job_is_back_where_it_ran_and_is_left_alone(
     assert job.restart_count == 1, "one try, and none after it"
     step, why = harness.last_step(job_id)
     assert step is Step.CONFIRMED
-    assert why == f"instead of n0:2, which Slurm refused ({reason})"
+    assert why == f"instead of n0:2, which Slurm {verb} ({reason})"
     (refusal,) = harness.store.jobs.get(job_id).refusals
     assert (refusal.allocation, refusal.answer, refusal.reason) == (Allocation.of({"n0": 2}), answer, reason)
-    assert reason in (harness.store.jobs.get(job_id).not_moved_reason or "")
+    because = harness.store.jobs.get(job_id).not_moved_reason or ""
+    assert because.startswith(f"Slurm {verb} n0:2 at ")
+    assert f" UTC ({reason})" in because
     harness.clock.advance(600)
     harness.slurm.refuses = lambda _shape: None
     harness.run_until(harness.daemon(), seconds=40)

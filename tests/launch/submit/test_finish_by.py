@@ -44,11 +44,15 @@ def test_that_a_moment_is_the_next_one_in_local_time(text: str, moment: datetime
 
 
 @pytest.mark.parametrize(
-    "text", ["", "soon", "25:00", "Mon", "Foo 09:00", "2026-12-01", "2026-13-01 09:00", "-8h"]
+    "text",
+    [
+        *("", "soon", "25:00", "Mon", "Foo 09:00", "2026-12-01", "2026-13-01 09:00", "-8h"),
+        *("9999-12-31 23:59", "9999-12-31T23:59-02:00", "5138-01-01 09:00", "1970-01-01 09:00"),
+    ],
 )
 def test_that_an_unreadable_moment_is_refused_with_the_forms(text: str) -> None:
     with pytest.raises(UsageError, match=r"--finish-by takes 'Mon 09:00' or .* such as 8h; .*; not "):
-        parse_finish_by(text, now=NOW, zone=BERLIN)
+        parse_finish_by(text, now=NOW, zone=BERLIN, may_be_past=True)
 
 
 def test_that_a_moment_in_the_past_is_refused_unless_it_may_be() -> None:

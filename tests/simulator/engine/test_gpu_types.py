@@ -18,6 +18,7 @@ from pollux_slurm.simulator import (
     simulate,
     slurm_rules,
 )
+from pollux_slurm.simulator.engine.cluster import with_traced_speeds
 from pollux_slurm.simulator.engine.job import GpusByNode, SimulatedJob
 from pollux_slurm.simulator.policies import PolluxPolicy, SiaPolicy, SlurmPolicy
 from tests.simulator.builders import made_job, write_traces
@@ -81,7 +82,7 @@ def test_that_a_type_has_the_step_times_of_its_own_file(
     policy = Scripted(lambda *_: {"a": ((node, gpus),)})
     result = simulate([made_job("a")], applications, policy, cluster)
     assert result.jobs[0].finished_s == pytest.approx(60 + 150.25 * step_s, abs=1)
-    assert [group.speed for group in result.cluster.groups] == pytest.approx([1.0, 5.0])
+    assert [group.common_speed for group in result.cluster.groups] == pytest.approx([1.0, 5.0])
 
 
 def test_that_files_of_a_type_are_not_overlooked(tmp_path: Path) -> None:
@@ -105,6 +106,30 @@ def test_that_files_of_a_type_are_not_overlooked(tmp_path: Path) -> None:
         TraceError, match=r"other: placements-v100.csv, but no placements.csv: copy placements-TYPE"
     ):
         read_applications(tmp_path)
+
+
+def test_that_a_type_without_step_times_and_speed_is_refused(tmp_path: Path) -> None:
+    write_traces(tmp_path / "made")
+    applications, a10 = read_applications(tmp_path), replace(V100, gpu_type="a10")
+
+    def speeds(*groups: NodeGroup) -> list[float]:
+        return [
+            one.speed_of("made") for one in with_traced_speeds(Cluster(groups=groups), applications).groups
+        ]
+
+    plain, fast = NodeGroup(num_nodes=1), replace(V100, speed=2.0)
+    assert (speeds(a10), speeds(a10, fast), speeds(plain, fast)) == ([1.0], [1.0, 2.0], [1.0, 2.0])
+    assert speeds(plain, replace(a10, speed=1.0)) == [1.0, 1.0]
+    for groups in ((plain, a10), (V100, a10)):
+        with pytest.raises(SimulationError, match=r"neither .* nor a speed \(there are: t4\)"):
+            speeds(*groups)
+    applications = write_types(tmp_path / "typed", 0.2)
+    assert speeds(plain, V100, replace(a10, speed=2.0)) == pytest.approx([1.0, 5.0, 2.0])
+    for groups in ((a10,), (V100, a10)):
+        with pytest.raises(
+            SimulationError, match=r"GPUs of type a10 .*\(there are: t4, v100\): .* such as 1x4:a10=2"
+        ):
+            speeds(*groups)
 
 
 def test_that_other_applications_keep_the_speed_of_the_type(tmp_path: Path) -> None:

@@ -150,7 +150,7 @@ def test_that_the_papers_rules_know_nothing_of_slurm() -> None:
 
 def test_that_groups_of_nodes_are_read() -> None:
     assert parse_one("4x8:a100=2.5") == NodeGroup(num_nodes=4, gpus_per_node=8, gpu_type="a100", speed=2.5)
-    assert parse_one("8x4:t4").speed == 1
+    assert parse_one("8x4:t4").common_speed == 1
     with_own = parse_one("4x8:a100=2.5,bert=3,ncf=1.5")
     assert (with_own.speed, with_own.speeds) == (2.5, (("bert", 3.0), ("ncf", 1.5)))
     assert parse_one("4x8:a100,bert=3").speed_of("other") == 1

@@ -97,6 +97,7 @@ def test_that_kinds_are_listed_by_user_and_can_be_forgotten(any_store: Store) ->
     ]
     assert found == [("gpt2", 1, 0, "4", 8), ("bert", 1, 0, "3", 0), ("gpt2", 2, 1, "2", 8)]
     assert [kind.newest_job for kind in any_store.kinds.all("gpt2")] == ["4", "2"]
+    assert [kind.newest_job for kind in any_store.kinds.all("gpt2", since=at(75))] == ["4"]
     assert any_store.kinds.forget("gpt2", user_name="nobody") == 0
     assert any_store.kinds.forget("gpt2") == 3
     assert [kind.kind for kind in any_store.kinds.all()] == ["bert"]

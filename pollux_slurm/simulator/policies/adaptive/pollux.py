@@ -117,7 +117,7 @@ class PolluxPolicy:
             jobs=tuple(self._problem_job(now_s, job, names, several=several) for job in jobs),
             objective=self._objective,
             moving=self._moving,
-            gpu_speeds=tuple({group.gpu_type: group.speed for group in cluster.groups}.items()),
+            gpu_speeds=tuple({group.gpu_type: group.common_speed for group in cluster.groups}.items()),
         )
 
     def _keep_promises(self, now_s: float, problem: Problem, jobs: Sequence[SimulatedJob]) -> Problem:

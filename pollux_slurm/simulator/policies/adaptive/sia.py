@@ -94,7 +94,9 @@ class SiaPolicy:
         On a GPU type without measurements, goodput is scaled from the job's first measured type, in
         proportion to the types' speeds. Without any measurement, one GPU of each type has 1.
         """
-        speeds = {group.gpu_type: group.speed for group in cluster.groups} or {cluster.gpu_types[0]: 1.0}
+        speeds = {group.gpu_type: group.common_speed for group in cluster.groups} or {
+            cluster.gpu_types[0]: 1.0
+        }
         self._tables.trim(len(jobs) * len(speeds))
         keys = [(one.num_nodes > 1, one.num_gpus) for one in candidates]
         found = np.zeros((len(jobs), len(candidates)))
