@@ -24,6 +24,8 @@ def promise_text(by: datetime, promise: PromiseRecord | None) -> str:
     if promise.state is PromiseState.ENDED:
         return f"{wish}: the promise has ended: {promise.reason}"
     finish_at = promise.finish_at
+    if promise.state is PromiseState.REFUSED and promise.reason is not None:
+        return f"{wish}: does not fit: {promise.reason}"
     if promise.state is PromiseState.REFUSED:
         earliest = (
             "never within the user's share" if finish_at is None else f"earliest {moment_text(finish_at)} UTC"
@@ -31,7 +33,8 @@ def promise_text(by: datetime, promise: PromiseRecord | None) -> str:
         return f"{wish}: does not fit: {earliest}"
     until = "" if finish_at is None else f" until {moment_text(finish_at)} UTC"
     with_gpus = f"with {plural(promise.least_gpus, 'GPU')}" if promise.least_gpus else "without GPUs for now,"
-    return f"{wish}: fits {with_gpus}{until} at 90 %; {slack_text(by, promise)}"
+    but = "" if promise.reason is None else f", but {promise.reason}"
+    return f"{wish}: fits {with_gpus}{until} at 90 %; {slack_text(by, promise)}{but}"
 
 
 def slack_text(by: datetime, promise: PromiseRecord | None) -> str:
