@@ -29,6 +29,8 @@ from pollux_slurm.model import ThroughputParameters
 _OUTLIER_FITS = 4
 # An observation that takes so many times as long as predicted counts only once it is confirmed.
 _CONTRADICTION = 2.0
+# An expired one of less than two minutes counts no more where it takes so many times as long.
+_UNCONFIRMED_CONTRADICTION = 1.5
 _WHOLE, _REAL = (int, np.integer), (int, float, np.floating)
 
 
@@ -95,7 +97,14 @@ def _without_expired(observations: list[Observation]) -> list[Observation]:
     if not lasting or len(lasting) == len(observations):
         return observations
     theta = fit_throughput(lasting).parameters
-    return [seen for seen in observations if not (theta and seen.expired and _contradicts(seen, theta))]
+    if theta is None:
+        return observations
+
+    def counts(seen: Observation) -> bool:
+        times = _CONTRADICTION if seen.confirmed else _UNCONFIRMED_CONTRADICTION
+        return not seen.expired or not _takes_longer(seen, theta, times)
+
+    return [seen for seen in observations if counts(seen)]
 
 
 def _without_unconfirmed_outlier(
@@ -107,15 +116,17 @@ def _without_unconfirmed_outlier(
     it slow, the job would return to one node and never try again. Two slow sizes in a row do count: a job
     that scales badly must not double its GPUs again until two minutes are over.
     """
-    slow = [seen for seen in observations if not seen.confirmed and _contradicts(seen, theta)]
+    slow = [
+        seen for seen in observations if not seen.confirmed and _takes_longer(seen, theta, _CONTRADICTION)
+    ]
     if len({(seen.num_nodes, seen.num_gpus) for seen in slow}) != 1:
         return list(observations)
     return [seen for seen in observations if seen not in slow] or list(observations)
 
 
-def _contradicts(seen: Observation, theta: ThroughputParameters) -> bool:
+def _takes_longer(seen: Observation, theta: ThroughputParameters, times: float) -> bool:
     predicted_s = float(iteration_time_s(theta, seen.num_nodes, seen.num_gpus, seen.atomic_batch_size))
-    return seen.last_time_s > _CONTRADICTION * predicted_s
+    return seen.last_time_s > times * predicted_s
 
 
 def _is_usable(seen: Observation) -> bool:

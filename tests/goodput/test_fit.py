@@ -326,7 +326,22 @@ def test_that_an_expired_first_minute_leaves_its_size_as_good_as_unmeasured(
 
 
 def test_that_expired_measurements_that_agree_with_the_others_still_count() -> None:
-    expired = [dataclasses.replace(observe(2, 8, m), confirmed=False, expired=True) for m in (16, 64)]
+    """On two nodes steps are longer than a job expects that knows one, but not by as much as disturbances."""
+    expired = [dataclasses.replace(observe(2, 8, m), expired=True) for m in (16, 64)]
     known = [observe(1, k, m) for k in (1, 2, 4) for m in (16, 32, 64)]
     assert fit_throughput([*known, *expired]).num_used == len(known) + len(expired)
     assert fit_throughput(expired).num_used == len(expired)
+
+
+@pytest.mark.parametrize(
+    ("times", "confirmed", "counts"),
+    [(1.3, False, True), (1.7, False, False), (1.7, True, True), (2.3, True, False)],
+)
+def test_that_an_expired_measurement_counts_unless_disturbances_may_be_why_it_is_slow(
+    times: float, confirmed: bool, counts: bool
+) -> None:
+    known = [observe(1, k, m) for k in (1, 2, 4) for m in (16, 32, 64)]
+    seen = observe(1, 8, 32)
+    slow = dataclasses.replace(seen, last_time_s=times * seen.last_time_s, confirmed=confirmed, expired=True)
+    assert fit_throughput([*known, slow]).num_used == len(known) + counts
+    assert fit_throughput([*known, dataclasses.replace(slow, expired=False)]).num_used == len(known) + 1
