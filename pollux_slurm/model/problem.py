@@ -66,6 +66,7 @@ class Promise:
     - `least_gpus`: what keeps an accepted one from now on; 0 while it can wait
     - `finish_s`: when the job is finished with these, with a probability of 90 %; for a refused one, when it
       could be at the earliest. None where that is not known
+    - `time_left_s`: what its time limit leaves it, where that is less than it needs
     - `reason`: what is missing, or why it ended
     """
 
@@ -73,6 +74,7 @@ class Promise:
     state: PromiseState
     least_gpus: int = 0
     finish_s: float | None = None
+    time_left_s: float | None = None
     reason: str | None = None
 
 
@@ -120,6 +122,7 @@ class ProblemJob:
     Its promise:
 
     - `finish_by_s`: the seconds until its owner wants it finished, below 0 afterwards; None for no wish
+    - `time_left_s`: for how long its time limit still lets it have GPUs; None for no limit
     - `promise`: the answer of earlier rounds, None before the first
     - `promised_gpus`: the fewest GPUs that keep an accepted promise now
 
@@ -166,6 +169,7 @@ class ProblemJob:
     refused: tuple[RefusedConfiguration, ...] = ()
     course: TrainingCourse | None = None
     finish_by_s: float | None = None
+    time_left_s: float | None = None
     promise: PromiseState | None = None
     promised_gpus: int = 0
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import time
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 
 from pollux_slurm.errors import UnknownJobError
 from pollux_slurm.model import JobState, PromiseState
-from pollux_slurm.now.daemon_text import daemon_absence_text
-from pollux_slurm.store.contract.interface import JobRecord, PromiseRecord, Store
+from pollux_slurm.store.contract.interface import JobRecord, JobStore, PromiseRecord
 from pollux_slurm.text import UNKNOWN, duration_text, moment_text, plural
-
-_ANSWER_S = 30.0
 
 
 def promise_text(by: datetime, promise: PromiseRecord | None) -> str:
@@ -24,6 +21,8 @@ def promise_text(by: datetime, promise: PromiseRecord | None) -> str:
     if promise.state is PromiseState.ENDED:
         return f"{wish}: the promise has ended: {promise.reason}"
     finish_at = promise.finish_at
+    if promise.state is PromiseState.REFUSED and promise.reason is not None:
+        return f"{wish}: does not fit: {promise.reason}"
     if promise.state is PromiseState.REFUSED:
         earliest = (
             "never within the user's share" if finish_at is None else f"earliest {moment_text(finish_at)} UTC"
@@ -31,7 +30,8 @@ def promise_text(by: datetime, promise: PromiseRecord | None) -> str:
         return f"{wish}: does not fit: {earliest}"
     until = "" if finish_at is None else f" until {moment_text(finish_at)} UTC"
     with_gpus = f"with {plural(promise.least_gpus, 'GPU')}" if promise.least_gpus else "without GPUs for now,"
-    return f"{wish}: fits {with_gpus}{until} at 90 %; {slack_text(by, promise)}"
+    but = "" if promise.reason is None else f", but {promise.reason}"
+    return f"{wish}: fits {with_gpus}{until} at 90 %; {slack_text(by, promise)}{but}"
 
 
 def slack_text(by: datetime, promise: PromiseRecord | None) -> str:
@@ -72,21 +72,20 @@ def _outcome(record: JobRecord) -> str | None:
     return "in time" if finished_at <= by else "too late"
 
 
-def wait_for_answer(store: Store, job_id: str) -> str | None:
-    """Return the daemon's answer to a new job with a moment, None where none comes within 30 s.
+def wait_for_answer(jobs: JobStore, token: str, by: datetime, job_id: str, *, wait_s: float) -> str | None:
+    """Return the daemon's answer to a new job with a moment, None where none comes within `wait_s`.
 
-    Where no daemon runs, it does not wait. An answer that is not known yet names the command that tells it.
+    An answer that is not known yet names the command that tells it.
     """
-    ends_s = time.monotonic() + _ANSWER_S
+    ends_s = time.monotonic() + wait_s
     while True:
         try:
-            record = store.jobs.get(job_id)
+            promise = jobs.promise(token)
         except UnknownJobError:
-            record = None
-        if record is not None and record.promise is not None and record.terms.finish_by is not None:
-            later = f"; later: pollux explain {job_id}" * (record.promise.state is PromiseState.UNKNOWN)
-            return promise_text(record.terms.finish_by, record.promise) + later
-        now = datetime.now(timezone.utc)
-        if time.monotonic() >= ends_s or daemon_absence_text(store.lease.daemon_status(), now) is not None:
+            promise = None
+        if promise is not None:
+            later = f"; later: pollux explain {job_id}" * (promise.state is PromiseState.UNKNOWN)
+            return promise_text(by, promise) + later
+        if time.monotonic() >= ends_s:
             return None
         time.sleep(0.5)

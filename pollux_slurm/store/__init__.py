@@ -36,7 +36,7 @@ def open_store(url: str, *, create: bool = False) -> Store:
 def open_agent_store(url: str, *, keep_connection: bool = False) -> JobStore:
     """Open the API for jobs of the store at `url`; raises what `open_store` does.
 
-    On PostgreSQL nothing is connected before the first call: the job's login may only call six functions.
+    On PostgreSQL nothing is connected before the first call: the job's login may only call seven functions.
     Each call makes its own connection. `keep_connection` keeps one open: only for a pooler in front of the
     server, because the server itself has too few connections for all jobs.
     """

@@ -194,6 +194,12 @@ FROM reallocations AS a
 LEFT JOIN reallocation_nodes AS n ON n.reallocation_id = a.id
 WHERE a.id = {{ m }}request_id AND a.job_id = {{ job }}id
 
+-- name: promise
+-- The last answer to the moment by which its owner wants the job to be finished; null before the first.
+SELECT j.promise AS state, j.promise_gpus AS least_gpus, j.promise_finish_at AS finish_at, j.promise_reason AS reason
+FROM jobs AS j
+WHERE j.id = {{ job }}id
+
 -- name: generation
 -- The newest generation after that of the caller, a row a member; of this start of the job only.
 SELECT j.slurm_job_id, g.number, g.state, g.at, g.restart_count, g.meeting, g.standstill_s, g.reason,

@@ -3,7 +3,7 @@ IF {{ found }}.code IS NOT NULL THEN
         RAISE EXCEPTION USING ERRCODE = {{ found }}.code, MESSAGE = {{ found }}.words;
     END IF;
 {%- endmacro %}
--- What a job may do on PostgreSQL, and all that it may do: the six functions at the end of this file.
+-- What a job may do on PostgreSQL, and all that it may do: the seven functions at the end of this file.
 -- Whoever calls them is an untrusted client. The functions find its job, limit its reports and run the statements
 -- of sql/agent_api/statements.sql; columns with their checks (sql/schema/postgresql.sql) keep out what no report has.
 --
@@ -246,6 +246,18 @@ BEGIN
 END
 $$;
 
+CREATE FUNCTION pollux_promise(token text)
+RETURNS TABLE (state character varying, least_gpus integer, finish_at timestamp with time zone, reason text)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, {{ schema }}, pg_temp
+AS $$
+DECLARE
+    v_job_id CONSTANT bigint := pollux_job_of_token(token);
+BEGIN
+    RETURN QUERY
+    {{ statements.promise | indent }};
+END
+$$;
+
 CREATE FUNCTION pollux_generation(token text, restart_count integer, after integer)
 RETURNS TABLE (
     slurm_job_id character varying, number integer, state character varying, at timestamp with time zone,
@@ -305,6 +317,8 @@ COMMENT ON FUNCTION pollux_poll(text, integer) IS
     'Return the number of the reallocation that waits for this job''s checkpoint, or null.';
 COMMENT ON FUNCTION pollux_move(text, bigint) IS
     'Return what a reallocation of this job moves, from which nodes to which others, and why: a row a node.';
+COMMENT ON FUNCTION pollux_promise(text) IS
+    'Return the last answer to the moment by which this job is to be finished: a row, of nulls before the first.';
 COMMENT ON FUNCTION pollux_generation(text, integer, integer) IS
     'Return the newest generation of this start of the job after a number: a row a member, in rank order.';
 COMMENT ON FUNCTION pollux_ready(text, integer, integer, text) IS

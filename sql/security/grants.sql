@@ -13,7 +13,7 @@ GRANT USAGE ON SCHEMA {{ schema }} TO pollux_agent, pollux_reader, pollux_analys
 
 GRANT EXECUTE ON FUNCTION
     pollux_report(text, text), pollux_poll(text, integer), pollux_move(text, bigint),
-    pollux_generation(text, integer, integer), pollux_ready(text, integer, integer, text),
+    pollux_promise(text), pollux_generation(text, integer, integer), pollux_ready(text, integer, integer, text),
     pollux_advance(text, integer, integer, text, text, double precision, text)
 TO pollux_agent, pollux_daemon;
 

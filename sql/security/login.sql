@@ -1,5 +1,5 @@
 -- A login, as `pollux db login` makes it. {% if shared %}Shared by jobs of many users: whoever has it can call the
--- six functions, each with a job's own token, and little else.{% endif %}
+-- seven functions, each with a job's own token, and little else.{% endif %}
 
 DO $login$
 BEGIN

@@ -1,4 +1,4 @@
-"""The whole way with a real PostgreSQL: the jobs' login may call six functions only."""
+"""The whole way with a real PostgreSQL: the jobs' login may call seven functions only."""
 
 from __future__ import annotations
 

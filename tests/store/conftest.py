@@ -22,6 +22,7 @@ from pollux_slurm.store.contract.interface import (
     JobStore,
     Move,
     Poll,
+    PromiseRecord,
     Report,
     Store,
 )
@@ -129,6 +130,9 @@ class JobsOfOneLogin:
 
     def move(self, token: str, request_id: int) -> Move | None:
         return self._jobs.move(token, request_id)
+
+    def promise(self, token: str) -> PromiseRecord | None:
+        return self._jobs.promise(token)
 
     def generation(self, token: str, *, after: int, restart_count: int) -> GenerationRecord | None:
         return self._jobs.generation(token, after=after, restart_count=restart_count)

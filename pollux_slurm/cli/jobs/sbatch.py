@@ -16,9 +16,13 @@ from pollux_slurm.cli.shared import clock
 from pollux_slurm.cli.shared.settings_and_store import opened_store, print_note
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from pollux_slurm.config import Config
     from pollux_slurm.launch.submit.submission_plan import SubmissionPlan
     from pollux_slurm.slurm.commands.runner import CommandRunner
+
+_ANSWER_S = 30.0
 
 HELP = """
 Submit a batch script as an adaptive job: the daemon changes its GPUs while it runs.
@@ -131,7 +135,7 @@ def sbatch(ctx: typer.Context) -> None:
     elif code == 0 and plan.creates_job and "quiet" not in names:
         print_note(budget)
         if plan.terms.finish_by is not None and not plan.waits:
-            print_note(f"pollux: {_answer(plan, config, runner)}")
+            print_note(f"pollux: {_answer(plan, plan.terms.finish_by, token, config, runner)}")
     raise typer.Exit(code)
 
 
@@ -161,18 +165,34 @@ def _may_start_larger(config: Config, kind: str, num_gpus: int) -> bool:
         return False
 
 
-def _answer(plan: SubmissionPlan, config: Config, runner: CommandRunner) -> str:
+def _answer(plan: SubmissionPlan, by: datetime, token: str, config: Config, runner: CommandRunner) -> str:
     """Return the daemon's answer to a job that was just submitted, if it comes within 30 s."""
+    from contextlib import closing
+
     from pollux_slurm.errors import PolluxError
     from pollux_slurm.now.promises import wait_for_answer
     from pollux_slurm.slurm.commands.sbatch_answer import find_submitted_job
+    from pollux_slurm.store import open_agent_store
 
     job_id, found = None, None
     try:
         job_id = find_submitted_job(runner, plan.terms.token_sha256, clusters=plan.clusters)
         if job_id is not None and config.store.url is not None:
-            with opened_store(config) as store:
-                found = wait_for_answer(store, job_id)
-    except PolluxError:  # the job is submitted; a login of jobs alone cannot read the answer
+            wait_s = _ANSWER_S if _may_be_answered(config) else 0.0
+            with closing(open_agent_store(config.store.url)) as jobs:
+                found = wait_for_answer(jobs, token, by, job_id, wait_s=wait_s)
+    except PolluxError:  # the job is submitted
         pass
     return found or f"whether it is finished by then, say: pollux explain {job_id or 'JOB'}"
+
+
+def _may_be_answered(config: Config) -> bool:
+    """Whether a daemon may answer a new job; a login of jobs or of a reader does not learn that none runs."""
+    from pollux_slurm.errors import PolluxError
+    from pollux_slurm.now.daemon_text import daemon_absence_text
+
+    try:
+        with opened_store(config) as store:
+            return daemon_absence_text(store.lease.daemon_status(), clock.now()) is None
+    except PolluxError:
+        return True

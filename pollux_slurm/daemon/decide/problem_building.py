@@ -12,7 +12,7 @@ from pollux_slurm.config import MovesConfig, PolicyConfig
 from pollux_slurm.daemon.decide import declared_epochs, in_place, model_checks, policy_settings
 from pollux_slurm.daemon.decide.kinds import Kinds, Taught
 from pollux_slurm.daemon.decide.lent_gpus import gives_way, is_starting
-from pollux_slurm.daemon.decide.promises import finish_by_s
+from pollux_slurm.daemon.decide.promises import finish_by_s, time_left_s
 from pollux_slurm.daemon.observe.cluster_picture import ManagedJob, Picture
 from pollux_slurm.goodput import expected_progress
 from pollux_slurm.model import (
@@ -151,6 +151,7 @@ def _problem_job(
         prediction_error=record.prediction_error,
         course=taught.course,
         finish_by_s=finish_by_s(record, now),
+        time_left_s=None if record.terms.finish_by is None else time_left_s(job, now),
         promise=None if record.promise is None else record.promise.state,
         waiting_s=0.0 if current else _seconds_since(record.last_allocated_at or record.submitted_at, now),
     )

@@ -8,8 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 
-from pollux_slurm.model import Promise, PromiseState
+from pollux_slurm.daemon.observe.cluster_picture import ManagedJob
+from pollux_slurm.model import JobState, Promise, PromiseState
+from pollux_slurm.slurm.parsing.comment_terms import decode_comment
 from pollux_slurm.store.contract.interface import JobRecord, PromiseRecord
+from pollux_slurm.text import duration_text, moment_text
 
 # A prediction that moves by less is the same answer.
 _SAME = timedelta(minutes=1)
@@ -19,6 +22,21 @@ def finish_by_s(record: JobRecord, now: datetime) -> float | None:
     """Return the seconds until a job's moment; None for no moment."""
     by = record.terms.finish_by
     return None if by is None else (by - now).total_seconds()
+
+
+def time_left_s(job: ManagedJob, now: datetime) -> float | None:
+    """Return for how long a job's time limit lets it have GPUs; None without a limit, or with further slices.
+
+    Slurm counts a limit from each start. A job that a move has stopped gets what its last run has left
+    (`pollux_slurm.daemon.enact.time_limits`), and one in place has the limit of its wings.
+    """
+    terms, slurm, move = decode_comment(job.slurm.comment), job.slurm, job.record.open_reallocation
+    if slurm.time_limit_s is None or terms is None or terms.total_s is not None:
+        return None
+    if slurm.state is JobState.RUNNING and slurm.started_at is not None:
+        return max(slurm.time_limit_s - (now - slurm.started_at).total_seconds(), 0.0)
+    stopped_with_s = None if move is None else move.time_left_s
+    return slurm.time_limit_s if stopped_with_s is None else stopped_with_s
 
 
 def new_answers(
@@ -37,11 +55,21 @@ def new_answers(
             state=answer.state,
             least_gpus=answer.least_gpus if answer.state is PromiseState.ACCEPTED else None,
             finish_at=None if answer.finish_s is None else now + timedelta(seconds=answer.finish_s),
-            reason=answer.reason,
+            reason=answer.reason or _limit_text(record, answer.time_left_s, now),
         )
         if known is None or not _is_same(known, new):
             found[record.slurm_job_id] = new
     return found
+
+
+def _limit_text(record: JobRecord, left_s: float | None, now: datetime) -> str | None:
+    """Return when a job's time limit ends it, where that is before it is finished."""
+    if left_s is None:
+        return None
+    ends = f"{duration_text(left_s)} after its start"
+    if record.allocation:
+        ends = f"at {moment_text(now + timedelta(seconds=left_s))} UTC"
+    return f"its time limit ends it {ends}, before it is finished: ask for more --time or --total-time"
 
 
 def _is_same(known: PromiseRecord, new: PromiseRecord) -> bool:

@@ -126,6 +126,7 @@ def _is_clearly_valid(job: ProblemJob, nodes: set[str]) -> bool:
         and job.expected_progress is None
         and job.course is None
         and job.finish_by_s is None
+        and job.time_left_s is None
         and type(job.promised_gpus) is int
         and 0 <= job.promised_gpus <= MAX_COUNT
         and (not current or _is_valid_allocation(current, nodes))
@@ -180,7 +181,7 @@ def _field_error(job: ProblemJob, nodes: set[str]) -> str | None:
     for name, value in (("weight", job.weight), ("share", job.share)):
         if not _is_number(value) or not 1e-6 <= value <= 1e6:
             return f"{name} must be a number from 1e-6 to 1e6, not {shown(value)}"
-    for name in ("progress", "epochs_done", "epochs_declared", "expected_progress"):
+    for name in ("progress", "epochs_done", "epochs_declared", "expected_progress", "time_left_s"):
         value = getattr(job, name)
         if value is not None and not _is_time(value):
             return f"{name} must be finite and at least 0, not {shown(value)}"

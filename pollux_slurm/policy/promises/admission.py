@@ -1,7 +1,8 @@
 """Which requests to be finished by a moment are accepted, and the GPUs that keep them in this round. Pure.
 
-A request is accepted if the job can be finished in time within its user's share, and all promises that were
-accepted before are still kept. A refused one is asked again in each round: earlier jobs may end early.
+A request is accepted if the job can be finished in time within its user's share and its time limit, and all
+promises that were accepted before are still kept. A refused one is asked again in each round: earlier jobs
+may end early.
 """
 
 from __future__ import annotations
@@ -62,6 +63,9 @@ def answer_promises(problem: Problem, cache: TableCache | None = None) -> dict[s
             state=state,
             least_gpus=least,
             finish_s=finish_s if math.isfinite(finish_s) else None,
+            time_left_s=job.time_left_s
+            if need.time_left_s < plan.runs_s and math.isfinite(finish_s)
+            else None,
         )
     return found
 
@@ -98,11 +102,12 @@ def _accepted(problem: Problem, asking: Sequence[ProblemJob], needs: Mapping[str
 
 def _is_possible_alone(need: Need) -> bool:
     gpus, rate = need.rates[-1]
-    return need.work / rate + (need.delay_s if gpus != need.num_gpus else 0.0) <= need.finish_by_s
+    takes_s = need.work / rate + (need.delay_s if gpus != need.num_gpus else 0.0)
+    return takes_s <= min(need.finish_by_s, need.time_left_s)
 
 
 def _is_late(need: Need, plans: Mapping[str, Plan]) -> bool:
-    return plans[need.job_id].finish_s > need.finish_by_s
+    return not plans[need.job_id].is_in_time(need)
 
 
 def with_promised_gpus(

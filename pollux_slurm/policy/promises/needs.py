@@ -145,14 +145,16 @@ def _with_statistics(job: ProblemJob, statistics: GradientStatistics) -> Problem
 def _need(job: ProblemJob, work: float, rates: tuple[tuple[int, float], ...]) -> Need:
     by_s = math.inf if job.finish_by_s is None else job.finish_by_s
     error = max(job.prediction_error, _USUAL_ERROR)
-    moves = _RESERVED_MOVES if len(rates) > 1 else 0.0
+    moves_s = (_RESERVED_MOVES if len(rates) > 1 else 0.0) * job.restart_delay_s
+    left_s = math.inf if job.time_left_s is None else job.time_left_s
     return Need(
         job_id=job.job_id,
         work=work * (1.0 + _QUANTILE * error),
-        finish_by_s=by_s - moves * job.restart_delay_s,
+        finish_by_s=by_s - moves_s,
         rates=rates,
         num_gpus=job.current.num_gpus,
         delay_s=job.restart_delay_s,
+        time_left_s=left_s - moves_s,
     )
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
-    """What one job needs: `work` useful examples by `finish_by_s`.
+    """What one job needs: `work` useful examples by `finish_by_s`, with GPUs for at most `time_left_s`.
 
     `rates` are the sizes that it may have, as (GPUs, useful examples a second), both ascending. It has
     `num_gpus` now, and makes no progress for `delay_s` after each change.
@@ -32,6 +32,7 @@ class Need:
     rates: tuple[tuple[int, float], ...]
     num_gpus: int = 0
     delay_s: float = 0.0
+    time_left_s: float = math.inf
 
     def size_within(self, gpus: int) -> tuple[int, float]:
         """Return the largest size of at most so many GPUs, and its rate; (0, 0.0) where there is none."""
@@ -49,6 +50,14 @@ class Plan:
     @property
     def gpus_now(self) -> int:
         return self.spans[0][2] if self.spans and self.spans[0][0] <= 0 else 0
+
+    @property
+    def runs_s(self) -> float:
+        """For how long it has GPUs."""
+        return sum(end - begin for begin, end, _ in self.spans)
+
+    def is_in_time(self, need: Need) -> bool:
+        return self.finish_s <= need.finish_by_s and self.runs_s <= need.time_left_s
 
 
 class Pool:
@@ -105,7 +114,7 @@ def least_plan(need: Need, pools: Sequence[Pool]) -> Plan | None:
     """Return the plan with the least level that finishes a job in time, None where none does."""
     steps = _common_steps(pools)
     plans = (_plan_at(need, size, steps) for size, _ in need.rates)
-    return next((plan for plan in plans if plan.finish_s <= need.finish_by_s), None)
+    return next((plan for plan in plans if plan.is_in_time(need)), None)
 
 
 def earliest_plan(need: Need, pools: Sequence[Pool]) -> Plan:

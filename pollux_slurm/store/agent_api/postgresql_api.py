@@ -1,4 +1,4 @@
-"""A job's calls on PostgreSQL: six functions (`sql/security/functions.sql`), called by their names.
+"""A job's calls on PostgreSQL: seven functions (`sql/security/functions.sql`), called by their names.
 
 A job's login has no right on any table. Each call opens a connection, asks once and closes it again: between
 its calls, seconds apart, a job holds none of the server's connections.
@@ -32,8 +32,15 @@ from pollux_slurm.store.agent_api.generation_checks import (
 )
 from pollux_slurm.store.agent_api.report_checks import checked_report, checked_request_id, checked_run_number
 from pollux_slurm.store.agent_api.report_message import report_message
-from pollux_slurm.store.agent_api.statements import REFUSALS, UNKNOWN_TOKEN, move_of
-from pollux_slurm.store.contract.interface import GenerationRecord, GenerationState, Move, Poll, Report
+from pollux_slurm.store.agent_api.statements import REFUSALS, UNKNOWN_TOKEN, move_of, promise_of
+from pollux_slurm.store.contract.interface import (
+    GenerationRecord,
+    GenerationState,
+    Move,
+    Poll,
+    PromiseRecord,
+    Report,
+)
 from pollux_slurm.store.journal.generations import newest_generation
 
 # What PostgreSQL itself finds bad: it is no JSON, too deep, too large, or a column does not take it.
@@ -41,7 +48,7 @@ _BAD_VALUES = ("22", "54", "23502", "23514")
 
 
 class PostgresqlAgentStore:
-    """`JobStore` by six functions of the database. The time is the server's: `at` is not sent."""
+    """`JobStore` by seven functions of the database. The time is the server's: `at` is not sent."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -62,6 +69,10 @@ class PostgresqlAgentStore:
         return move_of(
             self._call("SELECT * FROM pollux_move(%s, %s)", _sendable(token), checked_request_id(request_id))
         )
+
+    def promise(self, token: str) -> PromiseRecord | None:
+        """Return the answer to the job's moment: see `JobStore.promise`."""
+        return promise_of(self._call("SELECT * FROM pollux_promise(%s)", _sendable(token)))
 
     def generation(self, token: str, *, after: int, restart_count: int) -> GenerationRecord | None:
         """Return the job's newest generation after a number: see `MembershipStore.generation`."""

@@ -18,9 +18,16 @@ from pollux_slurm.store.agent_api.generation_checks import (
 )
 from pollux_slurm.store.agent_api.report_checks import checked_report, checked_request_id, checked_run_number
 from pollux_slurm.store.agent_api.report_message import report_message
-from pollux_slurm.store.agent_api.statements import RECORDING, REFUSALS, move_of, statements
+from pollux_slurm.store.agent_api.statements import RECORDING, REFUSALS, move_of, promise_of, statements
 from pollux_slurm.store.agent_api.token_hashes import hash_token, user_of_token
-from pollux_slurm.store.contract.interface import GenerationRecord, GenerationState, Move, Poll, Report
+from pollux_slurm.store.contract.interface import (
+    GenerationRecord,
+    GenerationState,
+    Move,
+    Poll,
+    PromiseRecord,
+    Report,
+)
 from pollux_slurm.store.journal.generations import newest_generation
 
 
@@ -62,6 +69,12 @@ class SqliteAgentStore:
         with self._database.read() as connection:
             values |= _job(connection, token)
             return move_of(connection.exec_driver_sql(statements("sqlite")["move"], values).all())
+
+    def promise(self, token: str) -> PromiseRecord | None:
+        """Return the answer to the job's moment: see `JobStore.promise`."""
+        with self._database.read() as connection:
+            values = _job(connection, token)
+            return promise_of(connection.exec_driver_sql(statements("sqlite")["promise"], values).all())
 
     def generation(self, token: str, *, after: int, restart_count: int) -> GenerationRecord | None:
         """Return the job's newest generation after a number: see `MembershipStore.generation`."""

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from pollux_slurm.errors import PolluxError, ReportRefusedError, StaleRunError, UnknownJobError
-from pollux_slurm.model import Allocation, JobWarning
+from pollux_slurm.model import Allocation, JobWarning, PromiseState
 from pollux_slurm.store.agent_api.report_message import SAMPLE_COLUMNS
-from pollux_slurm.store.contract.interface import MAX_DECLARATIONS, Move
+from pollux_slurm.store.contract.interface import MAX_DECLARATIONS, Move, PromiseRecord
 from pollux_slurm.store.jobs.goodput_models import MODEL_COLUMNS
+from pollux_slurm.store.journal.generations import time_of
 from pollux_slurm.store.journal.reallocations import ENDS
 
 # How long after the end of its lease a daemon still counts as alive: clocks of two hosts may differ so much.
@@ -103,3 +104,16 @@ def move_of(rows: Sequence[Any]) -> Move | None:
         sides[side][node_name] = num_gpus
     source, target = (Allocation.of(sides[side]) for side in ("source", "target"))
     return Move(source=source, target=target, reason=rows[0][0])
+
+
+def promise_of(rows: Sequence[Any]) -> PromiseRecord | None:
+    """Return the answer that a row of the statement `promise` has; None for no answer yet."""
+    ((state, least_gpus, finish_at, reason),) = rows
+    if state is None:
+        return None
+    return PromiseRecord(
+        state=PromiseState(state),
+        least_gpus=least_gpus,
+        finish_at=None if finish_at is None else time_of(finish_at),
+        reason=reason,
+    )

@@ -149,6 +149,12 @@ class AgentStore(Protocol):
 class JobStore(AgentStore, MembershipStore, Protocol):
     """All that a job may call. A job whose replicas are fixed needs the first half only."""
 
+    def promise(self, token: str) -> PromiseRecord | None:
+        """Return the last answer to the moment by which the job is to be finished; None before the first.
+
+        Raises `UnknownJobError`, `StoreUnavailable`.
+        """
+
 
 class DaemonLease(Protocol):
     """The lease of the daemon that acts, and when a round last decided."""

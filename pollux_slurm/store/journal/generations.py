@@ -193,7 +193,7 @@ def _generations(rows: Sequence[Any]) -> tuple[GenerationRecord, ...]:
                 slurm_job_id=job,
                 number=number,
                 state=GenerationState(state),
-                at=_time(at),
+                at=time_of(at),
                 restart_count=restart_count,
                 meeting=meeting,
                 standstill_s=standstill_s,
@@ -206,6 +206,6 @@ def _generations(rows: Sequence[Any]) -> tuple[GenerationRecord, ...]:
     return tuple(found)
 
 
-def _time(at: datetime | str) -> datetime:
+def time_of(at: datetime | str) -> datetime:
     """Return a time with its zone; SQLite's, where no column's type has read it, is a text in UTC."""
     return datetime.fromisoformat(at).replace(tzinfo=timezone.utc) if isinstance(at, str) else at

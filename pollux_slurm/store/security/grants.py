@@ -1,6 +1,6 @@
 """Who may do what in a PostgreSQL store: `sql/security/`, applied after every change of the schema.
 
-Four group roles: `pollux_agent` may execute six functions and nothing else, `pollux_reader` sees a person's
+Four group roles: `pollux_agent` may execute seven functions and nothing else, `pollux_reader` sees a person's
 own rows of the reporting views (`reader_views`), `pollux_analyst` everybody's, `pollux_daemon` reads and
 writes the tables. A fifth, `pollux_owner`, owns everything where a superuser made the store, so that no
 function runs as one. Where somebody without the right to make roles keeps a database of their own, the

@@ -10,13 +10,23 @@ import pytest
 
 from pollux_slurm.daemon.decide import problem_building
 from pollux_slurm.daemon.decide.kinds import Kinds, course_of_job
-from pollux_slurm.daemon.decide.promises import new_answers
+from pollux_slurm.daemon.decide.promises import new_answers, time_left_s
 from pollux_slurm.daemon.observe import cluster_picture
 from pollux_slurm.goodput.taught_model import COURSE_PARTS
-from pollux_slurm.model import GradientStatistics, JobState, Promise, PromiseState, TrainingCourse
+from pollux_slurm.model import (
+    Allocation,
+    GradientStatistics,
+    JobState,
+    Promise,
+    PromiseState,
+    ReallocationStep,
+    SlurmJob,
+    TrainingCourse,
+)
 from pollux_slurm.now.promises import promise_text, slack_text
-from pollux_slurm.store.contract.interface import JobRecord, PromiseRecord
-from tests.daemon.builders import MODEL, NOON, TERMS, job, node, record, sample, snapshot
+from pollux_slurm.slurm.parsing.comment_terms import encode_comment
+from pollux_slurm.store.contract.interface import JobRecord, PromiseRecord, Reallocation
+from tests.daemon.builders import MODEL, NOON, TERMS, job, node, reallocation, record, sample, snapshot
 from tests.daemon.decide.test_kinds import OF_A_KIND, earlier
 
 BY = NOON + timedelta(hours=2)
@@ -42,6 +52,50 @@ def test_that_a_changed_answer_is_recorded_and_the_same_one_is_not() -> None:
     assert new_answers([asking(ACCEPTED)], {}, NOON) == {}
 
 
+def test_that_a_time_limit_that_is_too_short_is_the_reason() -> None:
+    refused = {"1": answer(state=PromiseState.REFUSED, time_left_s=180.0)}
+    waits = new_answers([asking()], refused, NOON)["1"]
+    assert waits.reason == (
+        "its time limit ends it 3 min after its start, before it is finished: "
+        "ask for more --time or --total-time"
+    )
+    runs = dataclasses.replace(asking(waits), allocation=Allocation.of({"n0": 1}))
+    running = new_answers([runs], refused, NOON)["1"]
+    assert running.reason is not None
+    assert running.reason.startswith("its time limit ends it at 2026-01-01 12:03:00 UTC, before")
+    # The same answer a minute later.
+    later = {"1": answer(state=PromiseState.REFUSED, time_left_s=120.0, finish_s=5340.0)}
+    again = dataclasses.replace(runs, promise=running)
+    assert new_answers([again], later, NOON + timedelta(minutes=1)) == {}
+    assert promise_text(BY, running).startswith(
+        "by 2026-01-01 14:00:00 UTC: does not fit: its time limit ends"
+    )
+    accepted = dataclasses.replace(ACCEPTED, reason=running.reason)
+    assert "; 30 min to spare, but its time limit ends it at" in promise_text(BY, accepted)
+
+
+def left_s(slurm: SlurmJob, move: Reallocation | None = None) -> float | None:
+    asks = dataclasses.replace(asking(), open_reallocation=move)
+    (one,) = cluster_picture.build_picture(snapshot([node("n0")], [slurm]), [asks]).managed
+    return time_left_s(one, NOON)
+
+
+def test_that_a_time_limit_counts_over_the_moves_of_a_job() -> None:
+    running = job("1", on={"n0": 1}, time_limit_s=3600.0)  # for five minutes
+    assert left_s(running) == 3300.0
+    assert left_s(dataclasses.replace(running, time_limit_s=60.0)) == 0.0
+    assert left_s(dataclasses.replace(running, time_limit_s=None)) is None
+    waiting = job("1", JobState.PENDING, time_limit_s=3600.0)
+    assert left_s(waiting) == 3600.0
+    # Stopped by a move, it is to get what it had left.
+    move = reallocation(1, "1", ReallocationStep.REQUEUED, source={"n0": 1}, target={"n0": 2})
+    move = dataclasses.replace(move, time_left_s=1200.0)
+    assert left_s(waiting, move) == 1200.0
+    assert left_s(dataclasses.replace(running, time_limit_s=1200.0), move) == 900.0
+    slices = encode_comment("", dataclasses.replace(TERMS, slice_s=3600, total_s=7200))
+    assert left_s(dataclasses.replace(running, comment=slices)) is None
+
+
 def test_that_the_reason_why_a_promise_ended_stays() -> None:
     ended = PromiseRecord(state=PromiseState.ENDED, reason="its length is refuted")
     assert new_answers([asking(ended)], {"1": answer(state=PromiseState.ENDED)}, NOON) == {}
@@ -49,7 +103,7 @@ def test_that_the_reason_why_a_promise_ended_stays() -> None:
 
 def test_that_a_problem_has_the_moment_the_answer_and_the_length_of_the_kind() -> None:
     seen = cluster_picture.build_picture(
-        snapshot([node("n0", used=2)], [job("1", on={"n0": 2})]),
+        snapshot([node("n0", used=2)], [job("1", on={"n0": 2}, time_limit_s=3600.0)]),
         [
             record(
                 "1",
@@ -79,6 +133,7 @@ def test_that_a_problem_has_the_moment_the_answer_and_the_length_of_the_kind() -
     kinds = Kinds([earlier("9")], course_of=lambda job: TrainingCourse(work=job.progress))
     (one,) = problem_building.build_problem(seen, now=NOON, default_restart_delay_s=30, kinds=kinds).jobs
     assert (one.finish_by_s, one.promise) == (7200.0, PromiseState.ACCEPTED)
+    assert one.time_left_s == 3300.0
     assert one.course == TrainingCourse(work=100.0)
 
 

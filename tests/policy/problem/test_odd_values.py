@@ -72,6 +72,7 @@ FULL = Problem(
             in_place_delay_s=3.0,
             course=TrainingCourse(work=1e6, statistics=((0.0, NOISE),)),
             finish_by_s=3600.0,
+            time_left_s=7200.0,
             promise=PromiseState.REFUSED,
             promised_gpus=1,
         ),

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pollux_slurm.model import (
+    Allocation,
     GpuLimit,
     GradientStatistics,
     MovingRules,
@@ -56,6 +57,32 @@ def test_that_a_job_is_promised_the_least_gpus_that_finish_it() -> None:
     assert found.finish_s == pytest.approx(5400.0)
     assert answer(asking(by_s=3000.0)).least_gpus == 4
     assert answer(asking(by_s=20_000.0)).least_gpus == 1
+
+
+def test_that_a_promise_lies_within_the_time_limit() -> None:
+    # One GPU takes 10,800 s.
+    for left_s, gpus in ((None, 1), (10_801.0, 1), (10_799.0, 2)):
+        found = answer(asking(by_s=20_000.0, time_left_s=left_s))
+        assert (found.state, found.least_gpus, found.time_left_s) == (PromiseState.ACCEPTED, gpus, None)
+    short = asking(by_s=20_000.0, time_left_s=180.0)
+    found = answer(short)
+    assert (found.state, found.time_left_s, found.finish_s) == (PromiseState.REFUSED, 180.0, 2700.0)
+    # One accepted earlier keeps what it has, and says so.
+    kept = answer(dataclasses.replace(short, promise=PromiseState.ACCEPTED, current=Allocation.of({"n0": 2})))
+    assert (kept.state, kept.least_gpus, kept.time_left_s) == (PromiseState.ACCEPTED, 2, 180.0)
+    # No limit is to blame for a moment that is too soon, or for a limit on GPUs.
+    soon = answer(asking(by_s=2000.0, time_left_s=4000.0))
+    assert (soon.state, soon.time_left_s) == (PromiseState.REFUSED, None)
+    none = GpuLimit(kind="user", name="ada", max_gpus=0)
+    never = answer(short, limits=(none,))
+    assert (never.state, never.finish_s, never.time_left_s) == (PromiseState.REFUSED, None, None)
+
+
+def test_that_the_moves_that_are_reserved_count_for_the_time_limit() -> None:
+    fields = {"by_s": 20_000.0, "restart_delay_s": 100.0}
+    # A delay for its start, and two for moves.
+    assert answer(asking(time_left_s=11_101.0, **fields)).least_gpus == 1
+    assert answer(asking(time_left_s=11_099.0, **fields)).least_gpus == 2
 
 
 def test_that_a_promise_lies_within_the_users_share() -> None:

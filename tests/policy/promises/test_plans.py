@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,6 +24,20 @@ def test_that_a_job_gets_the_least_gpus_that_finish_it_in_time() -> None:
     assert least_plan(need(100, 99), [Pool(8)]) == Plan(finish_s=50, spans=((0, 50, 2),))
     assert least_plan(need(100, 33), [Pool(8)]) is None
     assert least_plan(need(100, 49), [Pool(3)]) is None
+
+
+def test_that_a_job_has_gpus_for_no_longer_than_its_time_limit_leaves() -> None:
+    pool = Pool(4)
+    pool.take([(10, 60, 4)])
+    # What it waits does not count: one GPU for 10 s, and from 60 s on.
+    assert least_plan(need(40, 90, time_left_s=40), [pool]) == Plan(
+        finish_s=90, spans=((0, 10, 1), (60, 90, 1))
+    )
+    assert least_plan(need(40, 90, time_left_s=39), [pool]) == Plan(
+        finish_s=70, spans=((0, 10, 2), (60, 70, 2))
+    )
+    assert least_plan(need(40, 90, time_left_s=13), [pool]) is None
+    assert earliest_plan(need(40, 90, time_left_s=13), [pool]).runs_s == pytest.approx(40 / 3)
 
 
 def test_that_a_change_of_size_costs_its_delay() -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
+from pollux_slurm.errors import UnknownJobError
 from pollux_slurm.model import JobState, PromiseState
 from pollux_slurm.store.contract.interface import PromiseRecord, Store
-from tests.store.builders import at, observation, registration
+from tests.store.builders import at, observation, registration, token_of
 
 ACCEPTED = PromiseRecord(state=PromiseState.ACCEPTED, least_gpus=2, finish_at=at(3000))
 ENDED = PromiseRecord(state=PromiseState.ENDED, reason="its length is refuted")
@@ -21,6 +24,20 @@ def test_that_a_moment_and_the_last_answer_are_kept(any_store: Store) -> None:
     any_store.jobs.record_promises({"1": ENDED})
     any_store.jobs.record_promises({})
     assert any_store.jobs.get("1").promise == ENDED
+
+
+def test_that_a_jobs_token_tells_the_answer_to_its_own_moment_only(any_store: Store) -> None:
+    jobs = [registration(number, terms={"finish_by": at(3600)}) for number in (1, 2)]
+    with pytest.raises(UnknownJobError):
+        any_store.agent.promise(token_of(1))
+    any_store.jobs.register(jobs, at=at(0))
+    assert any_store.agent.promise(token_of(1)) is None
+    any_store.jobs.record_promises({"1": ACCEPTED, "2": ENDED})
+    assert any_store.agent.promise(token_of(1)) == ACCEPTED
+    assert any_store.agent.promise(token_of(2)) == ENDED
+    for other in ("", token_of(3), "\0"):
+        with pytest.raises(UnknownJobError):
+            any_store.agent.promise(other)
 
 
 def test_that_another_moment_is_another_request(any_store: Store) -> None:

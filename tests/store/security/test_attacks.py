@@ -159,15 +159,15 @@ class TestTokens:
 
 
 class TestRights:
-    def test_that_the_login_may_execute_six_functions_only(self, client: Connection) -> None:
+    def test_that_the_login_may_execute_seven_functions_only(self, client: Connection) -> None:
         rows = client.execute(
             "SELECT p.proname FROM pg_proc AS p JOIN pg_namespace AS n ON n.oid = p.pronamespace "
             "WHERE n.nspname NOT IN ('pg_catalog', 'information_schema') "
             "AND has_function_privilege(p.oid, 'EXECUTE') ORDER BY 1"
         ).fetchall()
         assert [name for (name,) in rows] == [
-            "pollux_advance", "pollux_generation", "pollux_move", "pollux_poll", "pollux_ready",
-            "pollux_report",
+            "pollux_advance", "pollux_generation", "pollux_move", "pollux_poll", "pollux_promise",
+            "pollux_ready", "pollux_report",
         ]  # fmt: skip
 
     def test_that_it_has_no_right_on_any_relation(self, client: Connection) -> None:

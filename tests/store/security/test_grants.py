@@ -10,9 +10,10 @@ from psycopg import errors
 
 from pollux_slurm.document.charts.time_axes import Range
 from pollux_slurm.errors import StoreError, UnknownJobError, UsageError
+from pollux_slurm.model import PromiseState
 from pollux_slurm.report.reading import read_group, read_job
 from pollux_slurm.store import open_agent_store, open_store
-from pollux_slurm.store.contract.interface import Store
+from pollux_slurm.store.contract.interface import PromiseRecord, Store
 from pollux_slurm.store.maintenance.administration import add_login, check_store, init_store, upgrade_store
 from pollux_slurm.store.reporting.queries import open_view_reader
 from pollux_slurm.store.schema.views import VIEWS
@@ -116,6 +117,9 @@ class TestLogins:
         )
         jobs = open_agent_store(postgres.url("store", login="grace"))
         jobs.report(token_of(2, 1002), report(2), at=at(0))
+        refused = PromiseRecord(state=PromiseState.REFUSED, reason="its time limit ends it")
+        two_people.jobs.record_promises({"2": refused})
+        assert jobs.promise(token_of(2, 1002)) == refused
         jobs.close()
         with connect(postgres, "grace") as grace:
             assert grace.execute("SELECT count(*) FROM job_goodput").fetchone() == (1,)
@@ -198,7 +202,8 @@ class TestOwners:
         definers = {name: path for name, _, definer, path in rows if definer}
         assert set(definers) == {
             "pollux_report", "pollux_poll", "pollux_move", "pollux_record", "pollux_answer",
-            "pollux_end_long_connections", "pollux_generation", "pollux_ready", "pollux_advance",
+            "pollux_end_long_connections", "pollux_promise", "pollux_generation",
+            "pollux_ready", "pollux_advance",
         }  # fmt: skip
         for name, path in definers.items():
             assert path is not None
