@@ -104,8 +104,8 @@ def equal_at(atomic: int, limits: BatchLimits) -> tuple[GoodputModel, GoodputMod
     [
         (64, BatchLimits(initial_batch_size=64)),
         (8, BatchLimits(initial_batch_size=64)),
-        # 64 do not fit on a GPU.
-        (48, BatchLimits(initial_batch_size=64, max_batch_size=512, max_atomic=48)),
+        # 256 do not fit on a GPU.
+        (48, BatchLimits(initial_batch_size=256, max_batch_size=512, max_atomic=48)),
         # Less than four are not allowed.
         (4, BatchLimits(initial_batch_size=8, max_batch_size=512, min_atomic=4)),
     ],

@@ -41,3 +41,20 @@ def test_that_a_lone_job_leaves_its_first_node_whatever_a_restart_costs(
     )
     found = decide(Problem(nodes=nodes(2), jobs=(lone,), objective=Objective(name=objective)))
     assert found.jobs[0].allocation.num_gpus == 8
+
+
+@pytest.mark.parametrize("objective", ["price-rank", "attained-work", "generalized-mean"])
+@pytest.mark.parametrize(("left_s", "moves"), [(10.0, False), (3600.0, True)])
+def test_that_no_job_moves_just_before_its_end(objective: str, left_s: float, moves: bool) -> None:
+    """Four GPUs instead of two, which are idle, make it twice as fast; a restart takes 30 s."""
+    lone = job(
+        "a",
+        {"n0": 2},
+        model=linear_model(seen=4),
+        age_s=1e4,
+        progress=1e7,
+        expected_progress=1e7 + 2000.0 * left_s,
+        max_gpus=4,
+    )
+    found = decide(Problem(nodes=nodes(1), jobs=(lone,), objective=Objective(name=objective)))
+    assert found.jobs[0].allocation.num_gpus == (4 if moves else 2)
