@@ -284,7 +284,15 @@ def test_that_an_interrupt_leaves_no_process_and_no_checkpoint(
     script.write_text(STUBBORN)
     env = {**os.environ, "TMPDIR": str(tmp_path)}
     command = [sys.executable, "-c", START, "rehearse", "--", sys.executable, str(script)]
-    rehearsal = subprocess.Popen(command, env=env, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    rehearsal = subprocess.Popen(
+        command,
+        env=env,
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+        # Under nohup the tests ignore SIGHUP, and what they start would, too.
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),
+    )
     try:
         wait_until(lambda: has_begun(tmp_path), timeout_s=300, what="the script to run")
         rehearsal.send_signal(number)
