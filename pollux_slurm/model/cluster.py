@@ -211,6 +211,12 @@ class SlurmJob:
         """The partitions that it may run in, or runs in."""
         return tuple(self.partition.split(","))
 
+    def time_left_s(self, now: datetime) -> float | None:
+        """Return what is left of the time limit since the job's start; None without a limit or a start."""
+        if self.time_limit_s is None or self.started_at is None:
+            return None
+        return max(self.time_limit_s - (now - self.started_at).total_seconds(), 0.0)
+
     def may_run_on(
         self,
         node: SlurmNode,

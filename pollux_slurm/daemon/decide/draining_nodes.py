@@ -50,10 +50,8 @@ def leave_draining_nodes(
 
 
 def _is_worth_a_move(job: ProblemJob, slurm: SlurmJob, now: datetime) -> bool:
-    if slurm.time_limit_s is None or slurm.started_at is None:
-        return True
-    left_s = slurm.time_limit_s - (now - slurm.started_at).total_seconds()
-    return left_s > _WORTH_MOVES * job.restart_delay_s
+    left_s = slurm.time_left_s(now)
+    return left_s is None or left_s > _WORTH_MOVES * job.restart_delay_s
 
 
 class _Room:

@@ -34,7 +34,7 @@ def time_left_s(job: ManagedJob, now: datetime) -> float | None:
     if slurm.time_limit_s is None or terms is None or terms.total_s is not None:
         return None
     if slurm.state is JobState.RUNNING and slurm.started_at is not None:
-        return max(slurm.time_limit_s - (now - slurm.started_at).total_seconds(), 0.0)
+        return slurm.time_left_s(now)
     stopped_with_s = None if move is None else move.time_left_s
     return slurm.time_limit_s if stopped_with_s is None else stopped_with_s
 

@@ -65,10 +65,7 @@ def next_slice_s(
         spent_s += max((now - job.started_at).total_seconds(), 0.0)  # this run has no interval yet
     left_s = min(float(terms.slice_s), terms.total_s - spent_s)
     left_s = left_s if granted_s is None else min(left_s, granted_s)
-    current_run_s = 0.0
-    if job.time_limit_s is not None and job.started_at is not None:
-        current_run_s = max(job.time_limit_s - (now - job.started_at).total_seconds(), 0.0)
-    return left_s if left_s >= current_run_s + _MIN_TIME_LEFT_S else None
+    return left_s if left_s >= (job.time_left_s(now) or 0.0) + _MIN_TIME_LEFT_S else None
 
 
 def is_renewal(reallocation: Reallocation) -> bool:
@@ -90,7 +87,8 @@ def is_ending(job: ManagedJob, now: datetime, config: DaemonConfig) -> bool:
         return False
     if slurm.state is not JobState.RUNNING or job.in_flight or not job.has_reported_this_run:
         return False
-    if slurm.time_limit_s is None or slurm.started_at is None or slurm.unschedulable_reason is not None:
+    run_left_s = slurm.time_left_s(now)
+    if run_left_s is None or slurm.unschedulable_reason is not None:
         return False
     if not is_recorded_job(slurm, job.record):
         return False
@@ -99,7 +97,7 @@ def is_ending(job: ManagedJob, now: datetime, config: DaemonConfig) -> bool:
     checkpoint_s = min(config.checkpoint_timeout_s + 2 * config.interval_s, run_s / 3)
     signal_s = sigterm_lead_s(terms.slice_s) + _SIGNAL_EARLY_S + 2 * config.interval_s
     margin_s = max(checkpoint_s, min(signal_s, run_s / 2))
-    return slurm.time_limit_s - (now - slurm.started_at).total_seconds() <= margin_s
+    return run_left_s <= margin_s
 
 
 def _terms(job: SlurmJob) -> JobTerms | None:

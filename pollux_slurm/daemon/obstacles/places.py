@@ -170,7 +170,7 @@ def delays_because(
 
 def _ends_by(one: SlurmJob, starts_at: datetime, now: datetime) -> bool:
     """Whether a running job ends by its time limit before Slurm expects another to start."""
-    left_s = _time_left_s(one, now)
+    left_s = one.time_left_s(now)
     return left_s is not None and now + timedelta(seconds=left_s) <= starts_at + _SLACK
 
 
@@ -191,7 +191,7 @@ def ends_too_soon_because(job: SlurmJob, now: datetime, *, move_s: float, longes
 
     `move_s` is what a move costs it, and `longest_s` how long it may be without GPUs at worst.
     """
-    left_s = _time_left_s(job, now)
+    left_s = job.time_left_s(now)
     if left_s is not None and left_s < move_s:
         return f"its time limit leaves it {left_s:.0f} s, and a move costs it {move_s:.0f} s"
     if job.deadline_at is None:
@@ -228,10 +228,3 @@ def _waits_for_slot_of(other: SlurmJob, job: SlurmJob) -> bool:
         return same_group and other.requested_gpus <= job.allocation.num_gpus
     is_of_group = reason.startswith(("QOSGrp", "AssocGrp")) and reason.endswith(_ENDS_OF_RESOURCES)
     return is_of_group and same_group and other.requested_gpus <= job.allocation.num_gpus
-
-
-def _time_left_s(job: SlurmJob, now: datetime) -> float | None:
-    """Return what is left of a running job's time limit, None for no limit."""
-    if job.time_limit_s is None or job.started_at is None:
-        return None
-    return max(job.time_limit_s - (now - job.started_at).total_seconds(), 0.0)

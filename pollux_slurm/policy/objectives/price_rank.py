@@ -40,7 +40,7 @@ from pollux_slurm.policy.objectives.moving_rules import hysteresis_factors
 from pollux_slurm.policy.objectives.multi_node_cap import capped_speedup
 from pollux_slurm.policy.objectives.packing_preference import packing_columns
 from pollux_slurm.policy.objectives.restart_penalty import (
-    horizon_s,
+    kept_of_horizon,
     kept_until_end,
     penalty_of_ways,
     restart_delays_s,
@@ -115,8 +115,8 @@ def price_rank(problem: Problem, jobs: Sequence[ProblemJob], tables: SpeedupTabl
 
     def penalty(in_place: bool) -> FloatArray:
         delays = restart_delays_s(jobs, resuming=True, in_place=in_place)
-        move = np.maximum(1.0 - delays / np.maximum(horizon_s(delays, _HORIZON_S, jobs), 1e-9), 0.0)
-        found: FloatArray = keep * np.minimum(move[:, None], kept_until_end(after, delays[:, None]))
+        move = kept_of_horizon(delays, _HORIZON_S, jobs)[:, None]
+        found: FloatArray = keep * np.minimum(move, kept_until_end(after, delays[:, None]))
         return found
 
     by_requeue, in_place_penalty = penalty_of_ways(jobs, penalty)

@@ -27,8 +27,8 @@ from pollux_slurm.policy.objectives.multi_node_cap import capped_speedup
 from pollux_slurm.policy.objectives.packing_preference import packing_columns
 from pollux_slurm.policy.objectives.price_rank import price_rank
 from pollux_slurm.policy.objectives.restart_penalty import (
-    horizon_s,
     in_place_penalties,
+    kept_of_horizon,
     kept_until_end,
     paper_penalty,
     penalty_of_ways,
@@ -149,8 +149,8 @@ def attained_work(problem: Problem, jobs: Sequence[ProblemJob], tables: SpeedupT
 
     def penalty(in_place: bool) -> FloatArray:
         delay = restart_delays_s(jobs, in_place=in_place)
-        move = 1.0 - delay / np.maximum(horizon_s(delay, _HORIZON_S, jobs), delay)
-        return keep[:, None] * np.minimum(move[:, None], kept_until_end(left_s, delay[:, None])) * discount
+        move = kept_of_horizon(delay, _HORIZON_S, jobs)[:, None]
+        return keep[:, None] * np.minimum(move, kept_until_end(left_s, delay[:, None])) * discount
 
     by_requeue, in_place_penalty = penalty_of_ways(jobs, penalty)
     return Scores(

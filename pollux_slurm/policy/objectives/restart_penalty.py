@@ -97,9 +97,8 @@ def paper_penalty(age_s: FloatArray, spent_s: FloatArray, cost_s: FloatArray) ->
     `age_s` T, `spent_s` Rδ, what its restarts have cost so far, and `cost_s` of the next move are of one
     shape, or broadcast.
     """
-    left_s, life_s = np.maximum(age_s - spent_s, 0.0), age_s + cost_s
-    left_s, life_s = np.broadcast_arrays(left_s, life_s)
-    return np.divide(left_s, life_s, out=np.ones(life_s.shape), where=life_s > 0)
+    left_s, life_s = np.broadcast_arrays(np.maximum(age_s - spent_s, 0.0), age_s + cost_s)
+    return np.asarray(np.divide(left_s, life_s, out=np.ones(life_s.shape), where=life_s > 0))
 
 
 def can_move_in_place(job: ProblemJob) -> bool:
@@ -137,6 +136,11 @@ def restart_delays_s(
         for job in jobs
     ]
     return np.array(found, dtype=np.float64)
+
+
+def kept_of_horizon(delay: FloatArray, usual_s: float, jobs: Sequence[ProblemJob]) -> FloatArray:
+    """Return max(1 − δ/H, 0), (J,): what a move of `delay` δ (J,) leaves of the horizon H (`horizon_s`)."""
+    return np.asarray(1.0 - delay / np.maximum(horizon_s(delay, usual_s, jobs), delay))
 
 
 def horizon_s(delay: FloatArray, usual_s: float, jobs: Sequence[ProblemJob]) -> FloatArray:
