@@ -14,7 +14,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, Literal, TypeVar, cast, overload
 
 from pollux_slurm.agent.environment.token import new_token
 from pollux_slurm.config import Config, load_config
@@ -196,20 +196,60 @@ class _Call:
 
 
 def _kind(call: _Call, *, folder: Path) -> str:
-    """Return the kind of calls of this function with these arguments, as of a script that is given them."""
-    function, named = call.function, dict[str, Any]()
-    with contextlib.suppress(TypeError, ValueError):  # as in `_refuse_arguments_among_options`
-        named = inspect.signature(function).bind_partial(*call.args).arguments
+    """Return the kind of calls of this function with these arguments, as of a script that is given them.
+
+    What it takes from an enclosing function, and a method from its object, counts as arguments do.
+    """
+    function, args, named = call.function, call.args, dict[str, Any]()
     while isinstance(function, functools.partial):
-        named, function = {**function.keywords, **named}, function.func
-    words = [f"--{name}={_without_address(value)}" for name, value in sorted(named.items())]
-    return kind_of("", [_where(function), *words], folder=folder)
+        args, named = (*function.args, *args), {**function.keywords, **named}
+        function = function.func
+    try:
+        named |= inspect.signature(function).bind_partial(*args).arguments
+    except (TypeError, ValueError):  # arguments that do not fit are the function's error; C has no signature
+        named["args"] = args
+    owner, where = getattr(function, "__self__", None), _where(function)
+    if not hasattr(function, "__qualname__"):
+        owner, where = function, _where(type(function))
+    if owner is not None and not inspect.ismodule(owner):
+        named["self"] = owner
+    with contextlib.suppress(TypeError, ValueError):  # not of Python, or a variable that has no value yet
+        named = {**inspect.getclosurevars(function).nonlocals, **named}
+    if getattr(function, "__name__", "") == "<lambda>":
+        code = function.__code__
+        named["code"] = (code.co_code, code.co_consts, code.co_names)
+    words = [f"--{name}={_stable_text(value, set())}" for name, value in sorted(named.items())]
+    if where.startswith("__main__."):
+        words.append(str(getattr(sys.modules["__main__"], "__file__", "")))
+    return kind_of("", [where, *words], folder=folder)
 
 
-def _without_address(value: object) -> str:
-    """Return the text of an argument, by its type where it has none but its address in memory."""
-    text = repr(value)
-    return text if " at 0x" not in text else _where(type(value))
+def _stable_text(value: object, seen: set[int]) -> str:
+    """Return a text of an argument that is the same in each process: no address, no order of a set.
+
+    Containers and objects without a text of their own whose `id` was `seen` are named by their type.
+    """
+    is_plain = type(value).__repr__ is object.__repr__
+    if is_plain or type(value) in (list, tuple, dict, set, frozenset):
+        if id(value) in seen:
+            return _where(type(value))
+        seen.add(id(value))
+
+    def text(part: object) -> str:
+        return _stable_text(part, seen)
+
+    if is_plain:
+        return f"{_where(type(value))}{text(getattr(value, '__dict__', {}))}"
+    if isinstance(value, set | frozenset):
+        return f"{{{', '.join(sorted(map(text, value)))}}}"
+    if type(value) in (list, tuple):
+        return f"({', '.join(map(text, cast('Sequence[object]', value)))})"
+    if type(value) is dict:
+        return f"{{{', '.join(sorted(f'{text(key)}: {text(item)}' for key, item in value.items()))}}}"
+    try:
+        return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
+    except Exception:  # the text of a user's type must not prevent the submission
+        return _where(type(value))
 
 
 def _where(function: object) -> str:

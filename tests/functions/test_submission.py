@@ -81,11 +81,98 @@ class Network:
     """An object whose text is its address."""
 
 
-def test_that_a_function_and_its_arguments_are_a_kind() -> None:
-    def kind(function: Any, *args: Any, **options: Any) -> str:
-        text = str(pollux_slurm.submit(function, *args, dry_run=True, min_gpus=2, **options))
-        return text.partition(",kind=")[2].partition(",")[0].split()[0] if ",kind=" in text else ""
+class Trainer:
+    """A training whose settings are its object's."""
 
+    def __init__(self, layers: int) -> None:
+        self.layers = layers
+        self.itself = self
+
+    def __call__(self) -> None:
+        raise NotImplementedError
+
+    def train(self, lr: float = 0.1) -> None:
+        raise NotImplementedError
+
+
+class Tracker:
+    """An object that has no text."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("not connected")
+
+
+def training_of(layers: int) -> Any:
+    def run() -> int:
+        return layers
+
+    return run
+
+
+def kind(function: Any, *args: Any, **options: Any) -> str:
+    text = str(pollux_slurm.submit(function, *args, dry_run=True, min_gpus=2, **options))
+    return text.partition(",kind=")[2].partition(",")[0].split()[0] if ",kind=" in text else ""
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda layers: partial(tune, layers),
+        lambda layers: partial(partial(tune, layers), seed=layers),
+        lambda layers: Trainer(layers).train,
+        lambda layers: partial(Trainer(layers).train, lr=0.2),
+        Trainer,
+        training_of,
+        lambda layers: lambda: tune(layers),
+        lambda layers: (lambda: tune(12)) if layers == 12 else (lambda: tune(48)),
+        lambda layers: partial(tune, 1, network=[Network(), {"a": Trainer(layers)}]),
+        lambda layers: partial(tune, 1, network=train if layers == 12 else tune),
+        lambda layers: partial(max, layers),
+    ],
+)
+def test_that_a_call_of_other_values_is_another_kind(call: Any) -> None:
+    assert kind(call(12)) == kind(call(12))
+    assert kind(call(12)) != kind(call(48))
+
+
+def test_that_functions_of_two_scripts_are_two_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`__main__` is the name of each module that is started as a script."""
+    monkeypatch.setattr(tune, "__module__", "__main__")
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", "/home/ada/bert.py")
+    first = kind(tune, 12)
+    assert kind(tune, 12) == first
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", "/home/ada/resnet.py")
+    assert kind(tune, 12) != first
+
+
+def test_that_a_kind_is_the_same_in_each_process() -> None:
+    """The order of a set is another in each, unless the seed of hashes is set."""
+    script = """if True:
+        import re, pollux_slurm
+        from functools import partial
+        def tune(layers, names): ...
+        call = partial(tune, names=[{"a", "b", "c", "d", "e", "f"}, {"x": frozenset("abcdef")}])
+        text = pollux_slurm.submit(call, 12, dry_run=True, min_gpus=2)
+        print(re.search(",kind=([0-9a-f]+)", text)[1])
+    """
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", script],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in "123"
+    }
+    assert len(found) == 1
+
+
+def test_that_an_argument_without_a_text_prevents_no_submission() -> None:
+    assert kind(partial(tune, network=Tracker()), 12) != kind(tune, 12)
+
+
+def test_that_a_function_and_its_arguments_are_a_kind() -> None:
     first = kind(tune, 12)
     assert len(first) == 16
     assert kind(tune, 12) == first
