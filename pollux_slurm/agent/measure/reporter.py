@@ -93,6 +93,7 @@ class Reporter:
         self._confirmed_request: int | None = None
         self._request: int | None = None
         self._fitting_atomic: int | None = None
+        self._has_answer = False
         self._superseded = False
         self._closing = False
         # The move of the last request. Only the thread uses what follows.
@@ -113,6 +114,11 @@ class Reporter:
     def fitting_atomic(self) -> int | None:
         """The examples that fit into memory at once by jobs of its kind, as of the last report's answer."""
         return self._fitting_atomic
+
+    @property
+    def has_answer(self) -> bool:
+        """True once a report was answered."""
+        return self._has_answer
 
     @property
     def superseded(self) -> bool:
@@ -326,6 +332,7 @@ class Reporter:
             report = _without_measurements(report)
         try:
             self._fitting_atomic = store.report(self._token, report, at=self._now())
+            self._has_answer = True
         except ReportRefusedError as error:
             self._store.warn(error)
             if report.checkpoint is not None:

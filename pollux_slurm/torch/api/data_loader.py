@@ -226,10 +226,18 @@ class AdaptiveDataLoader:
     @property
     def limits(self) -> BatchLimits:
         """The user's limits, narrowed to what is known to fit into memory."""
+        return self._narrowed(by_kind=True)
+
+    @property
+    def own_limits(self) -> BatchLimits:
+        """The user's limits, narrowed to what is known to fit by this job itself, not by its kind."""
+        return self._narrowed(by_kind=False)
+
+    def _narrowed(self, *, by_kind: bool) -> BatchLimits:
         limits = self._given_limits
-        return (
-            limits if self._joined is None else self._joined.memory.narrowed(self.name_across_epochs, limits)
-        )
+        if self._joined is None:
+            return limits
+        return self._joined.memory.narrowed(self.name_across_epochs, limits, by_kind=by_kind)
 
     @property
     def name(self) -> str:

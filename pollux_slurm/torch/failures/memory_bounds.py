@@ -39,11 +39,16 @@ def device_bytes() -> int:
     return int(torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory)
 
 
+def _is_own(bound: MemoryBound) -> bool:
+    """Return whether a local batch of `bound.failed` examples ran out of memory in this job."""
+    return bound.failed > 0
+
+
 class MemoryBounds:
-    """The largest local batch of each loader, as checkpointed state. The same on every replica.
+    """The largest local batch of each loader, as checkpointed state. What counts is alike on all replicas.
 
     `smallest_device` is the memory of the job's smallest device in bytes. Bounds by jobs of its kind have
-    `failed` = 0. Rank 0 hears of them while it trains, and they count from the next run on.
+    `failed` = 0. Rank 0 hears of them while it trains, and they count, or no longer do, from the next run on.
     """
 
     name = f"{OWN}memory"
@@ -54,39 +59,61 @@ class MemoryBounds:
         for bound in bounds:
             self._add(bound)
         self._largest_fitting: dict[str, int] = {}
-        self._heard: dict[str, MemoryBound] = {}
+        # By loader and device; None: none is known any more.
+        self._heard: dict[tuple[str, int], MemoryBound | None] = {}
 
     def begin_run(self, side_channel: SideChannel[Any]) -> None:
         """Go on with other replicas, whose smallest device may have another size. Called on all of them."""
-        self.smallest_device = min(side_channel.gather(device_bytes()))
-        for bound in side_channel.broadcast([dataclasses.asdict(bound) for bound in self._heard.values()]):
-            self._add(MemoryBound(**bound))
-        self._heard = {}
+        told = [dataclasses.asdict(bound) for bound in self._told().values()]
+        found: list[tuple[int, list[dict[str, Any]]]] = side_channel.gather([device_bytes(), told])
+        self.smallest_device = min(device for device, _ in found)
+        self._replace_told(MemoryBound(**bound) for bound in found[0][1])
 
     def hear(self, loader: str, largest: int | None) -> None:
         """Keep, on rank 0, what fits by jobs of its kind; not where more did in this job. None: unknown."""
-        if largest is None or largest < self._largest_fitting.get(loader, 0):
-            self._heard.pop(loader, None)
-        else:
-            self._heard[loader] = MemoryBound(
-                loader=loader, failed=0, largest=largest, device_bytes=self.smallest_device
-            )
+        is_refuted = largest is None or largest < self._largest_fitting.get(loader, 0)
+        device = self.smallest_device
+        self._heard[loader, device] = (
+            None
+            if largest is None or is_refuted
+            else MemoryBound(loader=loader, failed=0, largest=largest, device_bytes=device)
+        )
 
     def heard(self, loader: str) -> int | None:
-        """Return what fits by jobs of its kind, in examples, as far as rank 0 has heard of it."""
-        return self._heard[loader].largest if loader in self._heard else None
+        """Return what fits by jobs of its kind, in examples: what counts in this run, or less on rank 0."""
+        device = self.smallest_device
+        found = self._bounds.get((loader, 0, device)), self._told().get((loader, device))
+        return min((bound.largest for bound in found if bound is not None), default=None)
+
+    def _told(self) -> dict[tuple[str, int], MemoryBound]:
+        """Return the bounds by jobs of its kind, by loader and device: on rank 0 with what it has heard."""
+        told: dict[tuple[str, int], MemoryBound | None] = {
+            (bound.loader, bound.device_bytes): bound for bound in self._bounds.values() if not bound.failed
+        }
+        return {key: bound for key, bound in (told | self._heard).items() if bound is not None}
+
+    def _replace_told(self, told: Iterable[MemoryBound]) -> None:
+        self._bounds = {key: bound for key, bound in self._bounds.items() if bound.failed}
+        for bound in told:
+            self._add(bound)
+        self._heard = {}
 
     def _add(self, bound: MemoryBound) -> None:
         self._bounds[bound.loader, bound.failed, bound.device_bytes] = bound
 
-    def narrowed(self, loader: str, limits: BatchLimits) -> BatchLimits:
-        """Return the user's limits, narrowed to what fits; larger batches take several micro-batches."""
+    def narrowed(self, loader: str, limits: BatchLimits, *, by_kind: bool = True) -> BatchLimits:
+        """Return the user's limits, narrowed to what fits; larger batches take several micro-batches.
+
+        `by_kind`: also by jobs of its kind, not only in this job.
+        """
         if not self._bounds:
             return limits
         bounds = [
             bound
             for bound in self._bounds.values()
-            if bound.loader == loader and self.smallest_device <= bound.device_bytes
+            if bound.loader == loader
+            and self.smallest_device <= bound.device_bytes
+            and (bound.failed or by_kind)
         ]
         if not bounds:
             return limits
@@ -123,16 +150,19 @@ class MemoryBounds:
         return {
             "bounds": [
                 [bound.loader, bound.failed, bound.largest, bound.device_bytes]
-                for bound in (*self._bounds.values(), *self._heard.values())
+                for bound in (*filter(_is_own, self._bounds.values()), *self._told().values())
             ],
             "proven": dict(self._largest_fitting),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        for loader, failed, largest, device in state["bounds"]:
-            bound = MemoryBound(loader=loader, failed=failed, largest=largest, device_bytes=device)
-            if failed == 0 or (loader, failed, device) not in self._bounds:
-                self._add(bound)
+        bounds = [
+            MemoryBound(loader=loader, failed=failed, largest=largest, device_bytes=device)
+            for loader, failed, largest, device in state["bounds"]
+        ]
+        for bound in filter(_is_own, bounds):
+            self._bounds.setdefault((bound.loader, bound.failed, bound.device_bytes), bound)
+        self._replace_told(bound for bound in bounds if not _is_own(bound))
         self._largest_fitting = dict(state["proven"])
 
 

@@ -27,6 +27,9 @@ class Loader(Protocol):
     def limits(self) -> BatchLimits: ...
 
     @property
+    def own_limits(self) -> BatchLimits: ...
+
+    @property
     def choice(self) -> BatchChoice: ...
 
     @property

@@ -12,7 +12,7 @@ from pollux_slurm.agent.measure.fit_and_batch_choice import Prediction, Training
 from pollux_slurm.agent.measure.profile import StepProfile
 from pollux_slurm.agent.measure.report_builder import ReportBuilder, TrainingProgress
 from pollux_slurm.agent.measure.reporter import Reporter
-from pollux_slurm.model import BatchChoice, Configuration, JobWarning
+from pollux_slurm.model import BatchChoice, BatchLimits, Configuration, JobWarning
 from pollux_slurm.store.contract.interface import RunPhase
 from pollux_slurm.torch.boundary.seams import Seams
 from pollux_slurm.torch.checkpoint.progress import MeasuredState, ProgressState
@@ -105,22 +105,22 @@ class Measurements:
         if self.reporter is not None:
             self.reporter.start()
 
-    @property
-    def fitting_atomic(self) -> int | None:
-        """On rank 0: the examples that fit into memory at once by jobs of its kind; None where unknown."""
-        return None if self.reporter is None else self.reporter.fitting_atomic
-
     def propose(self, training: TrainingState) -> BatchChoice:
         """Return the best batch by the present model; the present one where that is about as good."""
         return self._seams.first_batch(training.limits, training.batch, lambda: self._tuner.propose(training))
 
-    def record_step(self, training: TrainingState, models: TrainedModels) -> BatchChoice | None:
+    def record_step(
+        self, limits: BatchLimits, training_state: Callable[[], TrainingState], models: TrainedModels
+    ) -> BatchChoice | None:
         """On rank 0: pass measured steps to the report builder; return a batch proposed since, if any."""
-        return self._seams.next_batch(training.limits, self._record_step(training, models))
+        return self._seams.next_batch(limits, self._record_step(training_state, models))
 
-    def _record_step(self, training: TrainingState, models: TrainedModels) -> BatchChoice | None:
+    def _record_step(
+        self, training_state: Callable[[], TrainingState], models: TrainedModels
+    ) -> BatchChoice | None:
         if self.report_builder is None or self.reporter is None:
             return None
+        training = training_state()
         for step in self.clock.measured():
             self.report_builder.add_step(step)
         self.report_builder.set_training_state(training)

@@ -182,7 +182,7 @@ class Session:
             self.faults, is_wrapped=self.models.is_wrapped, is_in_loop=lambda: self.loops.is_running
         )
         self.checkpointer.register(self.progress_state)
-        self.checkpointer.register(self.memory)
+        self.checkpointer.register(self.memory, is_rank_0s=True)
         self.checkpointer.register(self.measurements.state, is_rank_0s=True)
         self.checkpointer.register(self.history)
         self._optimizer_check = UnwrappedOptimizerCheck()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pollux_slurm.agent.measure.fit_and_batch_choice import TrainingState
@@ -149,11 +150,15 @@ class TrainingSteps:
                 self._save_before(loader, choice)
 
     def _training(self, loader: Loader, model: WrappedModel) -> TrainingState:
-        """Return the state of training with `loader`, and the noise of `model`."""
-        name = loader.name_across_epochs
-        self._memory.hear(name, self._measurements.fitting_atomic)
+        """Return, on rank 0, the state of training with `loader`, and the noise of `model`.
+
+        Its limits are the job's own: the daemon knows what fits by others, and may come to know better.
+        """
+        name, reporter = loader.name_across_epochs, self._measurements.reporter
+        if reporter is not None and reporter.has_answer:
+            self._memory.hear(name, reporter.fitting_atomic)
         return TrainingState(
-            limits=loader.limits,
+            limits=loader.own_limits,
             statistics=model.noise.statistics(),
             num_updates=model.noise.num_updates,
             batch=loader.choice,
@@ -238,7 +243,8 @@ class TrainingSteps:
         proposal = None
         if first is not None:
             self._count(first)
-            proposal = self._measurements.record_step(self._training(loader, first), self._models)
+            training = partial(self._training, loader, first)
+            proposal = self._measurements.record_step(loader.limits, training, self._models)
         chosen, was_interrupted = self._boundary.cross(
             model_steps,
             proposal=proposal,

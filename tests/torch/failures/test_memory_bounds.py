@@ -238,9 +238,6 @@ class Alone:
     def gather(self, value: Any) -> list[Any]:
         return [value]
 
-    def broadcast(self, value: Any) -> Any:
-        return value
-
 
 def test_that_what_fits_by_its_kind_counts_from_the_next_run_on() -> None:
     limits = BatchLimits(initial_batch_size=64, max_batch_size=256, min_atomic=20)
@@ -257,10 +254,19 @@ def test_that_what_fits_by_its_kind_counts_from_the_next_run_on() -> None:
             initial_batch_size=64, max_batch_size=256, min_atomic=16, max_atomic=16, accumulation=True
         )
         assert known.narrowed("b", limits) == limits
-    # A newer answer replaces it.
+    # It is no finding of this job's.
+    assert bounds.narrowed("a", limits, by_kind=False) == limits
+    # A newer answer replaces it, from the next run on.
     bounds.hear("a", 24)
+    assert (bounds.heard("a"), bounds.narrowed("a", limits).max_atomic) == (16, 16)
     bounds.begin_run(Alone())  # type: ignore[arg-type]
-    assert bounds.narrowed("a", limits).max_atomic == 24
+    assert (bounds.heard("a"), bounds.narrowed("a", limits).max_atomic) == (24, 24)
+    bounds.hear("a", None)
+    assert bounds.heard("a") == 24
+    next_start.load_state_dict(bounds.state_dict())
+    bounds.begin_run(Alone())  # type: ignore[arg-type]
+    for known in (bounds, next_start):
+        assert (known.heard("a"), known.narrowed("a", limits)) == (None, limits)
 
 
 def test_that_what_has_fitted_in_this_job_refutes_its_kind() -> None:

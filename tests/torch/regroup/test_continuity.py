@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 import pollux_slurm.torch as pt
+from pollux_slurm.agent.measure.reporter import Reporter
 from pollux_slurm.torch.coordination.plain_data import to_plain
 from pollux_slurm.torch.session import regrouping
 from pollux_slurm.torch.session.current_session import current_session
@@ -119,3 +120,34 @@ def test_that_every_state_goes_on_unchanged(
     for name in after:
         found = torch.load(tmp_path / f"{name}.pt", weights_only=True)
         _assert_same(found, expected, name)
+
+
+def train_and_hear(*args: Any) -> dict[str, Any]:
+    """Train as `script.train`; rank 0 hears that seven examples fit for jobs of its kind."""
+
+    Reporter.has_answer, Reporter.fitting_atomic = True, 7  # type: ignore[assignment]
+    limits = {}
+
+    def loader(variant: script.Variant, length: int) -> pt.AdaptiveDataLoader:
+        limits["loader"] = made = make_loader(variant, length)
+        return made
+
+    make_loader, script.make_loader = script.make_loader, loader
+    return {**script.train(*args), "largest": limits["loader"].limits.max_atomic}
+
+
+@pytest.mark.parametrize("leaves", [(0, 1), (1, 2)])
+def test_that_all_replicas_know_what_fits_by_their_kind(tmp_path: Path, leaves: tuple[int, ...]) -> None:
+    """Also where rank 0, which knows, leaves while another joins. With two replicas, each has eight."""
+    gate = tmp_path / "gate"
+    gate.mkdir()
+    (gate / "open").write_text(str(AT))
+    args = (str(tmp_path / "checkpoints-of-the-job"), str(gate), asdict(script.Variant()), 8, 70, None)
+    members = Members(tmp_path, 3, train_and_hear, *args)
+    members.until(lambda: script.reached(gate) == AT, what=f"step {AT}")
+    members.ask(2, leaves)
+    members.until(lambda: members.folder.plan_after(0), what="the plan")
+    (gate / "open").write_text(str(1 << 30))
+    codes = members.wait()
+    assert set(codes.values()) == {0}, members.output()
+    assert [result["largest"] for result in members.results()] == [7, 7]
