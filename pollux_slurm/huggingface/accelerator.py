@@ -171,6 +171,8 @@ class PolluxAccelerator(Accelerator):
             **({} if handler is None else handler.to_kwargs()),
         )
         wrapped._is_accelerate_prepared = True  # type: ignore[assignment]
+        # accelerate's autocast is within the model.
+        wrapped._pollux.precision = {"fp16": "float16", "bf16": "bfloat16"}.get(self.mixed_precision)
         # accelerate keeps the model as it was before it was compiled.
         self._models[:] = [one for one in self._models if one is not model and one is not prepared]
         self._models.append(wrapped)

@@ -493,7 +493,7 @@ COMMENT ON COLUMN model_versions.noise_low IS 'Low end of the noise scale''s con
 COMMENT ON COLUMN model_versions.noise_high IS 'Its high end, examples; null where unbounded.';
 COMMENT ON COLUMN model_versions.run_number IS 'The run that measured it; null where it came from the checkpoint of another run.';
 COMMENT ON COLUMN model_versions.failed_atomic IS 'Smallest micro-batch that ran out of memory, examples; null for none.';
-COMMENT ON COLUMN model_versions.num_parameters IS 'Parameters that are trained; null where not reported.';
+COMMENT ON COLUMN model_versions.num_parameters IS 'Parameters of what it trains, also frozen ones; null where not reported.';
 COMMENT ON COLUMN model_versions.precision IS 'Type of numbers that it computes with, as PyTorch names it; null where not reported.';
 
 CREATE TABLE reallocations (

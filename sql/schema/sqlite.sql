@@ -439,7 +439,7 @@ CREATE INDEX ix_job_days_day ON job_days (day);
 --   noise_high: Its high end, examples; null where unbounded.
 --   run_number: The run that measured it; null where it came from the checkpoint of another run.
 --   failed_atomic: Smallest micro-batch that ran out of memory, examples; null for none.
---   num_parameters: Parameters that are trained; null where not reported.
+--   num_parameters: Parameters of what it trains, also frozen ones; null where not reported.
 --   precision: Type of numbers that it computes with, as PyTorch names it; null where not reported.
 
 CREATE TABLE model_versions (

@@ -56,6 +56,14 @@ def reset() -> None:
     GradientState._reset_state()
 
 
+@pytest.mark.parametrize(("named", "precision"), [("no", "float32"), ("bf16", "bfloat16")])
+def test_that_it_tells_the_precision_of_accelerate(named: str, precision: str) -> None:
+    with joined() as session:
+        train(PolluxAccelerator(cpu=True, mixed_precision=named), num_epochs=1)
+        assert session.models.precision == precision
+    reset()
+
+
 def test_that_it_trains_as_accelerate_does_in_one_process() -> None:
     plain = train(Accelerator(cpu=True, gradient_accumulation_steps=4), clip=0.5)
     reset()

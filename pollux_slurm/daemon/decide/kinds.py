@@ -17,7 +17,7 @@ from datetime import datetime
 from pollux_slurm.daemon.decide import model_checks
 from pollux_slurm.daemon.decide.model_checks import Models
 from pollux_slurm.goodput import agrees, taught_model, training_course
-from pollux_slurm.goodput.taught_model import MAX_KIND_ERROR
+from pollux_slurm.goodput.taught_model import MAX_KIND_ERROR, trains_the_same
 from pollux_slurm.model import GoodputModel, JobState, ProblemJob, TrainingCourse
 from pollux_slurm.store.contract.interface import EarlierJob, JobRecord, Sample
 from pollux_slurm.text import plural
@@ -78,7 +78,7 @@ class Kinds:
         # The one that has seen most; of those, the newest.
         agreeing = [job for job in others if _agrees(models, job)]
         if not agreeing:
-            return Taught(models=models, note=_doubt(max(others, key=_seen)))
+            return Taught(models=models, note=_doubt(models, max(others, key=_seen)))
         teacher = max(agreeing, key=_seen)
         taught = _taught(models, teacher)
         whose = f"by {record.user_name}" if self._shared_by == "user" else f"in account {record.account}"
@@ -237,8 +237,11 @@ def _note(
     return "; ".join(parts)
 
 
-def _doubt(teacher: EarlierJob) -> str:
-    return (
-        f"not from its kind: its steps differ by more than 30 % from those of job {teacher.slurm_job_id} "
-        f"({teacher.name})"
-    )
+def _doubt(models: Models, teacher: EarlierJob) -> str:
+    """Return in what a job differs from one of its kind, which therefore teaches it nothing."""
+    for_all, by_type = models
+    own = [model for model in (for_all, *(model for _, model in by_type)) if model is not None]
+    differs = "its steps differ by more than 30 % from those"
+    if not all(trains_the_same(model, teacher.model) for model in own):
+        differs = "it has not as many parameters, or not the precision,"
+    return f"not from its kind: {differs} of job {teacher.slurm_job_id} ({teacher.name})"

@@ -353,7 +353,7 @@ class ModelVersionRow(Base):
         BIG_INT, comment="Smallest micro-batch that ran out of memory, examples; null for none."
     )
     num_parameters: Mapped[int | None] = mapped_column(
-        BIG_INT, comment="Parameters that are trained; null where not reported."
+        BIG_INT, comment="Parameters of what it trains, also frozen ones; null where not reported."
     )
     precision: Mapped[str | None] = mapped_column(
         Text, comment="Type of numbers that it computes with, as PyTorch names it; null where not reported."

@@ -39,14 +39,13 @@ class TrainedModels:
 
     @property
     def num_parameters(self) -> int:
-        """How many numbers are trained, of all of them."""
-        trained = (p for model in self._models for p in model.module.parameters() if p.requires_grad)
-        return sum(p.numel() for p in trained)
+        """How many numbers they have, also frozen ones: a script may freeze and unfreeze layers."""
+        return sum(one.numel() for model in self._models for one in model.module.parameters())
 
     @property
     def precision(self) -> str | None:
-        """The type of numbers that the first one computes with, as PyTorch names it."""
-        return None if self.first is None else self.first.precision
+        """The type of numbers that the first one that is used computes with, as PyTorch names it."""
+        return next((model.precision for model in self._models if model.precision is not None), None)
 
     @property
     def has_open_step(self) -> bool:

@@ -148,7 +148,9 @@ class WrappedModel:
     def begin_forward(self) -> None:
         """Note what type of numbers a forward pass computes with: autocast is the script's, and around it."""
         if self.precision is None:
-            first = next(self.module.parameters())
+            parameters = list(self.module.parameters())
+            # Quantized weights may come first, which stay as they are.
+            first = next((one for one in parameters if one.is_floating_point()), parameters[0])
             self.precision = str(computed_dtype(first)).removeprefix("torch.")
 
     @property

@@ -261,6 +261,7 @@ def test_that_a_kind_trains_the_same_network_in_the_same_precision(
         model = dataclasses.replace(ONE, throughput=throughput, **own)
         taught = Kinds([teacher]).teach(record("1", terms=OF_A_KIND), (model, ()))
         assert ((taught.note or "").startswith("from 1 earlier job")) is teaches
+        assert teaches or "not as many parameters, or not the precision, of job 7" in (taught.note or "")
 
 
 def test_that_the_daemon_tells_a_job_what_did_not_fit_for_another_of_its_kind(harness: Harness) -> None:
