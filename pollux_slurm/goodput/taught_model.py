@@ -59,15 +59,19 @@ def taught_model(own: GoodputModel | None, teacher: GoodputModel) -> GoodputMode
     """Return a job's model with what a `teacher` that agrees with it knows beyond it.
 
     `own` is None, or without θ, before the job's first measurement: limits and gradient statistics that it
-    has not reported are the teacher's then. A teacher that would have to be scaled by more than
-    `_MAX_SCALE` is of other nodes or another network, and knows nothing.
+    has not reported are the teacher's then. What it trains is its own to say. A teacher that would have to be
+    scaled by more than `_MAX_SCALE` is of other nodes or another network, and knows nothing.
     """
     if teacher.throughput is None:
         return own
     if own is None or own.throughput is None:
         known = teacher if own is None else own
         return dataclasses.replace(
-            teacher, limits=known.limits, statistics=known.statistics or teacher.statistics
+            teacher,
+            limits=known.limits,
+            statistics=known.statistics or teacher.statistics,
+            num_parameters=None if own is None else own.num_parameters,
+            precision=None if own is None else own.precision,
         )
     if own.max_gpus_seen >= teacher.max_gpus_seen and own.max_nodes_seen >= teacher.max_nodes_seen:
         return own

@@ -33,6 +33,16 @@ def slower(factor: float) -> GoodputModel:
     return dataclasses.replace(OWN, throughput=theta)
 
 
+def test_that_a_job_does_not_get_what_it_trains_from_another() -> None:
+    """What another tells there may be invalid, which must not be this job's fault."""
+    teacher = dataclasses.replace(TEACHER, num_parameters=7, precision="no name")
+    assert taught_model(None, teacher) == TEACHER
+    unmeasured = dataclasses.replace(OWN, throughput=None, precision="float32")
+    found = taught_model(unmeasured, teacher)
+    assert found is not None
+    assert (found.throughput, found.num_parameters, found.precision) == (THETA, None, "float32")
+
+
 def test_that_a_job_without_measurements_has_its_kinds_model_with_its_own_limits_and_noise() -> None:
     limits = BatchLimits(initial_batch_size=32)
     own = dataclasses.replace(OWN, throughput=None, limits=limits, max_gpus_seen=0, max_nodes_seen=0)

@@ -81,6 +81,7 @@ class Kinds:
             return Taught(models=models, note=_doubt(models, max(others, key=_seen)))
         teacher = max(agreeing, key=_seen)
         taught = _taught(models, teacher)
+        proven = _proven_atomic(record, taught)
         whose = f"by {record.user_name}" if self._shared_by == "user" else f"in account {record.account}"
         source = f"from {plural(len(agreeing), 'earlier job')} of its kind {whose}"
         # A killed job has passed lengths that are too short.
@@ -88,8 +89,8 @@ class Kinds:
         completed = [job for job in agreeing if job.state is JobState.COMPLETED and job.progress > passed]
         lengths = tuple(job.progress * job.model.limits.initial_batch_size for job in completed)
         return Taught(
-            models=_narrowed(taught, agreeing),
-            note=_note(taught != models, source, teacher, lengths, _memory_note(agreeing)),
+            models=_narrowed(taught, agreeing, proven),
+            note=_note(taught != models, source, teacher, lengths, _memory_note(agreeing, proven)),
             lengths=lengths,
             course=self._course(record, completed),
             restart_delay_s=_median(job.mean_restart_delay_s for job in agreeing),
@@ -161,27 +162,38 @@ def _taught(models: Models, teacher: EarlierJob) -> Models:
     return None, tuple(found.items())
 
 
-def _narrowed(models: Models, jobs: Sequence[EarlierJob]) -> Models:
-    """Return a job's models, for each GPU type without the micro-batches for which `jobs` had no memory."""
+def _proven_atomic(record: JobRecord, models: Models) -> int:
+    """Return the micro-batch that a job trains with, where it knows one GPU type at most; else 0."""
+    batch = None if record.sample is None else record.sample.batch
+    return 0 if batch is None or len(models[1]) > 1 else batch.atomic_batch_size
+
+
+def _narrowed(models: Models, jobs: Sequence[EarlierJob], proven: int) -> Models:
+    """Return a job's models, for each GPU type without the micro-batches for which `jobs` had no memory.
+
+    `proven` is the micro-batch that fits by the job itself: less by others says nothing.
+    """
     for_all, by_type = models
     found = []
     for gpu_type, model in by_type:
-        largest = _fitting_atomic(of for job in jobs for name, of in job.models if name == gpu_type)
+        of_type = (of for job in jobs for name, of in job.models if name == gpu_type)
+        largest = _fitting_atomic(of_type, proven)
         found.append((gpu_type, model if largest is None else _with_largest(model, largest)))
-    largest = _fitting_atomic(job.model for job in jobs)
+    largest = _fitting_atomic((job.model for job in jobs), proven)
     if for_all is not None and largest is not None:
         for_all = _with_largest(for_all, largest)
     return for_all, tuple(found)
 
 
-def _fitting_atomic(models: Iterable[GoodputModel]) -> int | None:
+def _fitting_atomic(models: Iterable[GoodputModel], proven: int) -> int | None:
     """Return the micro-batch that fits by those that ran out of memory, None where none did.
 
-    It is their median: a wrong one moves it little.
+    It is their median: a wrong one moves it little. None, too, where more is `proven` to fit.
     """
     limits = [model.limits for model in models if model.limits.failed_atomic is not None]
     known = [each.max_atomic for each in limits if each.max_atomic is not None]
-    return statistics.median_low(known) if known else None
+    largest = statistics.median_low(known) if known else None
+    return None if largest is None or largest < proven else largest
 
 
 def _with_largest(model: GoodputModel, largest: int) -> GoodputModel:
@@ -206,7 +218,7 @@ def _early(model: GoodputModel, job: EarlierJob) -> GoodputModel:
     return dataclasses.replace(model, statistics=job.early_statistics)
 
 
-def _memory_note(jobs: Sequence[EarlierJob]) -> str | None:
+def _memory_note(jobs: Sequence[EarlierJob], proven: int) -> str | None:
     """Return what did not fit into memory, on each GPU type where something did not."""
     by_type: defaultdict[str | None, list[GoodputModel]] = defaultdict(list)
     for job in jobs:
@@ -214,7 +226,7 @@ def _memory_note(jobs: Sequence[EarlierJob]) -> str | None:
             by_type[gpu_type].append(model)
     parts = []
     for gpu_type, models in by_type.items():
-        largest = _fitting_atomic(models)
+        largest = _fitting_atomic(models, proven)
         if largest is not None:
             parts.append(f"{largest} examples at once" + (f" on a {gpu_type}" if gpu_type else ""))
     return f"no more fit into memory than {' and '.join(parts)}" if parts else None

@@ -12,6 +12,7 @@ from pollux_slurm.daemon.decide.kinds import Kinds, fitting_atomic
 from pollux_slurm.daemon.observe import cluster_picture
 from pollux_slurm.model import (
     Allocation,
+    BatchChoice,
     Configuration,
     GoodputModel,
     GradientStatistics,
@@ -20,7 +21,7 @@ from pollux_slurm.model import (
 )
 from pollux_slurm.policy import decide
 from pollux_slurm.store.contract.interface import EarlierJob, RecentRun
-from tests.daemon.builders import MODEL, NOON, TERMS, job, node, record, snapshot
+from tests.daemon.builders import MODEL, NOON, TERMS, job, node, record, sample, snapshot
 from tests.daemon.harness import Harness
 
 EARLY = GradientStatistics(sqr=1.0, var=2.0)
@@ -222,6 +223,18 @@ def test_that_a_job_is_told_of_the_micro_batches_for_which_its_kind_had_no_memor
     # A user's own bound of 64 is no lack of memory.
     own = dataclasses.replace(LARGE, limits=dataclasses.replace(LARGE.limits, max_atomic=64))
     assert Kinds([earlier("7", own)]).teach(record("1", terms=OF_A_KIND), (LARGE, ())).models == (LARGE, ())
+
+
+@pytest.mark.parametrize(("trains_with", "largest"), [(48, 48), (49, 256), (None, 48)])
+def test_that_a_job_that_trains_with_more_goes_by_its_own(trains_with: int | None, largest: int) -> None:
+    batch = None
+    if trains_with is not None:
+        batch = BatchChoice(global_batch_size=64, atomic_batch_size=trains_with, accumulation_steps=0)
+    known = record("1", terms=OF_A_KIND, model=LARGE, sample=sample(batch=batch))
+    taught = Kinds([earlier("7", without_memory(48))]).teach(known, (LARGE, ()))
+    assert taught.models[0] is not None
+    assert taught.models[0].limits.max_atomic == largest
+    assert ("48 examples at once" in (taught.note or "")) is (largest == 48)
 
 
 def test_that_memory_is_that_of_the_gpu_type() -> None:
