@@ -77,7 +77,9 @@ def two_people(postgres: PostgresServer, postgres_store: Store, postgres_url: st
     for name, role in (("ada", "reader"), ("grace", "reader"), ("the_analyst", "analyst")):
         add_login(postgres.url("store"), name, shared=False, connections=5, roles=(f"pollux_{role}",))
     store = postgres_store
-    store.jobs.register([registration(1), registration(2, user_id=1002, user_name="grace")], at=at(0))
+    grace = {"user_id": 1002, "user_name": "grace"}
+    jobs = [registration(n, terms={"kind": "gpt2"}, **who) for n, who in ((1, {}), (2, grace))]
+    store.jobs.register(jobs, at=at(0))
     store.jobs.observe([observation(n, gpus={"n0": 2}) for n in (1, 2)], at=at(1))
     store.rounds.record(problem_of([1, 2]), decision_of([1, 2]), shadow=False, at=at(5))
     for number in (1, 2):
@@ -113,7 +115,7 @@ class JobsOfOneLogin:
     def __init__(self, server: PostgresServer, clock: Database) -> None:
         self._jobs, self.clock = open_agent_store(server.url("store", login="jobs")), clock
 
-    def report(self, token: str, report: Report, *, at: datetime) -> None:
+    def report(self, token: str, report: Report, *, at: datetime) -> int | None:
         set_clock(self.clock, at)
         # Most tests skip the observation that shows the job as running.
         with self.clock.write() as connection:
@@ -122,7 +124,7 @@ class JobsOfOneLogin:
                 "WHERE token_sha256 = %s AND state = 'pending' AND started_at IS NULL",
                 (hash_token(token),),
             )
-        self._jobs.report(token, report, at=at)
+        return self._jobs.report(token, report, at=at)
 
     def poll(self, token: str, run_number: int, *, at: datetime) -> Poll:
         set_clock(self.clock, at)
