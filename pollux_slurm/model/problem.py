@@ -116,7 +116,8 @@ class ProblemJob:
     - `progress`: useful examples so far (goodput integrated over time)
     - `epochs_done`, `epochs_declared`: its own declaration of its length; `declaration_doubt` is the reason
       why a declaration does not count
-    - `expected_progress`: the progress at which it will end by the lengths of its kind, None where unknown
+    - `expected_progress`: the progress at which it will end by the lengths of its kind, None where unknown:
+      their median; `expected_low` and `expected_high` are the least and the greatest
     - `course`: that of a completed training of its kind
 
     Its promise:
@@ -159,6 +160,8 @@ class ProblemJob:
     epochs_declared: float | None = None
     declaration_doubt: str | None = None
     expected_progress: float | None = None
+    expected_low: float | None = None
+    expected_high: float | None = None
     model_doubt: str | None = None
     kind_note: str | None = None
     waiting_s: float = 0.0

@@ -17,7 +17,6 @@ from datetime import datetime
 from pollux_slurm.daemon.decide import model_checks
 from pollux_slurm.daemon.decide.model_checks import Models
 from pollux_slurm.goodput import agrees, taught_model, training_course
-from pollux_slurm.goodput.taught_model import MAX_KIND_ERROR
 from pollux_slurm.model import GoodputModel, JobState, TrainingCourse
 from pollux_slurm.store.contract.interface import EarlierJob, JobRecord, Sample
 from pollux_slurm.text import plural
@@ -30,7 +29,7 @@ class Taught:
     """The models of a job with what its kind knows beyond them, and a note on that for its owner.
 
     `lengths` are the useful examples of the completed jobs of its kind that no killed one has passed.
-    `course` is that of a whole training, None where these do not agree on its length.
+    `course` is that of the longest of them, for a job with a moment.
     The times of moves are the medians of those that jobs of its kind measured, None where none did.
     """
 
@@ -98,9 +97,6 @@ class Kinds:
 
     def _course(self, record: JobRecord, completed: Sequence[EarlierJob]) -> TrainingCourse | None:
         if record.terms.finish_by is None or self._course_of is None or not completed:
-            return None
-        lengths = [job.progress for job in completed]
-        if max(lengths) > (1 + MAX_KIND_ERROR) * min(lengths):
             return None
         return self._course_of(max(completed, key=lambda job: job.progress))
 

@@ -116,6 +116,7 @@ def _problem_job(
     declaration = declared_epochs.check_declaration(record)
     model, by_type = taught.models
     restart_delay_s, in_place_delay_s = delays
+    expected = expected_progress(declaration.progress or 0.0, taught.lengths)
     return ProblemJob(
         job_id=slurm.job_id,
         model=model,
@@ -147,7 +148,9 @@ def _problem_job(
         epochs_done=declaration.epochs_done,
         epochs_declared=declaration.epochs_declared,
         declaration_doubt=declaration.doubt,
-        expected_progress=expected_progress(declaration.progress or 0.0, taught.lengths),
+        expected_progress=None if expected is None else expected.median,
+        expected_low=None if expected is None else expected.low,
+        expected_high=None if expected is None else expected.high,
         prediction_error=record.prediction_error,
         course=taught.course,
         finish_by_s=finish_by_s(record, now),

@@ -127,7 +127,7 @@ def test_that_a_problem_has_the_moment_the_answer_and_the_length_of_the_kind() -
         return None if taught.course is None else taught.course.work
 
     assert work(100.0, 120.0) == 120.0
-    assert work(100.0, 131.0) is None
+    assert work(131.0, 100.0, 900.0) == 900.0
     assert work(100.0, state=JobState.RUNNING) is None
     assert work(100.0, by=None) is None
     kinds = Kinds([earlier("9")], course_of=lambda job: TrainingCourse(work=job.progress))
