@@ -123,7 +123,7 @@ class ProblemJob:
     Its promise:
 
     - `finish_by_s`: the seconds until its owner wants it finished, below 0 afterwards; None for no wish
-    - `time_left_s`: for how long its time limit still lets it have GPUs; None for no limit
+    - `time_left_s`: for how long its time limit, or total time, still lets it have GPUs; None for no limit
     - `promise`: the answer of earlier rounds, None before the first
     - `promised_gpus`: the fewest GPUs that keep an accepted promise now
 
