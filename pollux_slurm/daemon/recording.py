@@ -6,6 +6,7 @@ import logging
 from pathlib import Path
 
 from pollux_slurm.daemon.decide import problem_building
+from pollux_slurm.daemon.decide.kinds import fitting_atomic
 from pollux_slurm.daemon.decide.promises import new_answers
 from pollux_slurm.daemon.decide.saved_problems import save_problem
 from pollux_slurm.daemon.deciding import DecidedRound
@@ -41,6 +42,7 @@ class Recorder:
                 decided.problem, decided.decision, shadow=seen.is_shadow, at=seen.now
             )
         self._record_promises(seen, decided)
+        self._record_fitting(seen, decided)
         self._save_problem(seen, decided, round_id)
         return round_id
 
@@ -73,6 +75,20 @@ class Recorder:
                 continue
             level = logging.WARNING if answer.state is PromiseState.ENDED else logging.INFO
             _log.log(level, "job %s: %s", record.slurm_job_id, promise_text(by, answer))
+
+    def _record_fitting(self, seen: Round, decided: DecidedRound) -> None:
+        """Record where it has changed what fits into memory by a job's kind, for the nodes that it has."""
+        asked = {job.job_id: job for job in decided.problem.jobs}
+        types = {node.name: node.gpu_type for node in decided.problem.nodes}
+        new = {}
+        for job in seen.picture.managed:
+            if (of_round := asked.get(job.slurm.job_id)) is not None:
+                has = {types[node] for node, _ in job.slurm.allocation.gpus_by_node if node in types}
+                known = fitting_atomic(job.record, of_round, has)
+                if known != job.record.fitting_atomic:
+                    new[job.slurm.job_id] = known
+        if new:
+            self._store.jobs.record_fitting(new)
 
     def _save_problem(self, seen: Round, decided: DecidedRound, round_id: int) -> None:
         """Save the problem as a file where `daemon.problems_dir` is set. The round goes on if that fails."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 from pollux_slurm.errors import InvalidModelError
 from pollux_slurm.model import BatchLimits, GoodputModel, GradientStatistics, ThroughputParameters
 
 MAX_TIME_S = 1e6
 MAX_BATCH_SIZE = 10**9
 MAX_GPUS = 10**6
+MAX_PARAMETERS = 10**15
 MAX_STATISTIC = 1e30
 MIN_MICRO_BATCH_TIME_S = 1e-9
 
@@ -25,6 +28,12 @@ def check_model(model: GoodputModel) -> None:
         _check_throughput(model.throughput)
     gpus = _whole("max_gpus_seen", model.max_gpus_seen, 0, MAX_GPUS)
     _whole("max_nodes_seen", model.max_nodes_seen, 0, gpus)
+    if model.num_parameters is not None:
+        _whole("num_parameters", model.num_parameters, 1, MAX_PARAMETERS)
+    if model.precision is not None and not (
+        isinstance(model.precision, str) and re.fullmatch(r"\w{1,32}", model.precision, re.ASCII)
+    ):
+        raise InvalidModelError(f"precision must be the name of a type, not {shown(model.precision)}")
 
 
 def check_limits(limits: BatchLimits) -> None:
@@ -36,6 +45,8 @@ def check_limits(limits: BatchLimits) -> None:
     smallest_atomic = _whole("limits.min_atomic", limits.min_atomic, 1, largest)
     if limits.max_atomic is not None:
         _whole("limits.max_atomic", limits.max_atomic, smallest_atomic, MAX_BATCH_SIZE)
+    if limits.failed_atomic is not None:
+        _whole("limits.failed_atomic", limits.failed_atomic, 2, MAX_BATCH_SIZE)
     if not isinstance(limits.accumulation, bool):
         raise InvalidModelError("limits.accumulation must be true or false")
 

@@ -33,11 +33,17 @@ COURSE_PARTS = 16
 def agrees(own: GoodputModel | None, teacher: GoodputModel) -> bool:
     """Return whether nothing that a job has measured itself contradicts `teacher`.
 
+    What they train must be the same: the number of parameters and their precision, where both are known.
     The times of a step with the initial batch may differ by `_MAX_KIND_ERROR`, either on one GPU or on the
     largest size that the job was measured on. Fits of the same training differ there by more: on many GPUs
     where they are of few sizes, on one where the job never was on one.
     """
-    if own is None or own.throughput is None or teacher.throughput is None:
+    if own is None:
+        return True
+    trained = (own.num_parameters, teacher.num_parameters), (own.precision, teacher.precision)
+    if any(None not in pair and pair[0] != pair[1] for pair in trained):
+        return False
+    if own.throughput is None or teacher.throughput is None:
         return True
     initial = own.limits.initial_batch_size
     ratios = [_ratio(own, teacher.throughput, size, initial) for size in ((1, 1), _largest_size(own))]

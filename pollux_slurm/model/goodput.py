@@ -6,7 +6,7 @@ accumulation steps s, global batch size M, initial batch size M0, gradient noise
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,8 @@ class BatchLimits:
     """The batch sizes that the user allows, in examples.
 
     Without `max_batch_size` the global batch size stays exactly `initial_batch_size` at any number of
-    replicas. `min_atomic` and `max_atomic` bound m; `accumulation` allows s > 0.
+    replicas. `min_atomic` and `max_atomic` bound m; `accumulation` allows s > 0. `failed_atomic` is the least
+    m that ran out of memory, so that `max_atomic` is below it; None where none did.
     """
 
     initial_batch_size: int
@@ -66,6 +67,17 @@ class BatchLimits:
     min_atomic: int = 1
     max_atomic: int | None = None
     accumulation: bool = False
+    failed_atomic: int | None = None
+
+    def narrowed(self, largest: int) -> BatchLimits:
+        """Return the limits where micro-batches of `largest` examples at most fit into memory.
+
+        Larger batches take several micro-batches, whether or not the user allows accumulation.
+        """
+        if self.max_atomic is not None and largest >= self.max_atomic:
+            return self
+        smallest = min(self.min_atomic, largest)
+        return replace(self, max_atomic=largest, min_atomic=smallest, accumulation=True)
 
     @property
     def varies(self) -> bool:
@@ -87,6 +99,8 @@ class GoodputModel:
     """One job's goodput model. `throughput` is None until the first step is measured.
 
     `max_gpus_seen` and `max_nodes_seen` are the most GPUs and nodes that the job was measured on.
+    `num_parameters` and `precision`, the name of PyTorch's type of numbers, tell what it trains; None where
+    that is not known.
     """
 
     limits: BatchLimits
@@ -94,3 +108,5 @@ class GoodputModel:
     throughput: ThroughputParameters | None = None
     max_gpus_seen: int = 0
     max_nodes_seen: int = 0
+    num_parameters: int | None = None
+    precision: str | None = None

@@ -43,6 +43,7 @@ class SqlJobs(StorePart):
     observe = writing(observation.observe_jobs)
     record_not_moved = writing(observation.record_not_moved)
     record_promises = writing(observation.record_promises)
+    record_fitting = writing(observation.record_fitting)
     estimated = reading(accounting_corrections.estimated_jobs)
     correct_estimated = writing(accounting_corrections.correct_estimated_jobs)
     active = reading(records.read_active_jobs)

@@ -30,7 +30,7 @@ FROM (SELECT 1 AS one) AS always
 LEFT JOIN jobs AS j ON j.token_sha256 = {{ token }}sha256 AND j.user_id = {{ token }}user_id
 
 -- name: admitted
--- May this run report, and is the report new? `at` is when it counts as come: a clock that was set back must not put
+-- May this run report, is the report new, and what fits into memory by jobs of its kind? `at` is when it counts as come: a clock that was set back must not put
 -- it before the one that it follows. A limited caller's job has no more nodes than Slurm was seen to give it, or is
 -- about to: in its last interval, which one that was entered later may precede, or by a move under way.
 {% set refusals = [
@@ -51,9 +51,10 @@ SELECT CASE {% for code, holds, words in refusals %}WHEN {{ holds }} THEN '{{ co
        CASE {% for code, holds, words in refusals %}WHEN {{ holds }} THEN {{ words }} {% endfor %}END AS words,
        COALESCE({{ m }}run_number = s.run_number AND {{ m }}sequence <= s.last_sequence, {{ sql_false }}) AS is_repeated,
        CASE WHEN {{ m }}run_number = s.run_number AND {{ m }}at < s.last_report_at
-            THEN s.last_report_at ELSE {{ m }}at END AS at
+            THEN s.last_report_at ELSE {{ m }}at END AS at,
+       s.fitting_atomic
 FROM (
-    SELECT j.slurm_job_id, r.run_number, r.restart_count, r.last_sequence, r.last_report_at,
+    SELECT j.slurm_job_id, j.fitting_atomic, r.run_number, r.restart_count, r.last_sequence, r.last_report_at,
            {{ json_length(m ~ "gpus_per_node") }} AS num_nodes,
            (SELECT MAX(seen.num_nodes)
             FROM (SELECT 1 AS num_nodes

@@ -1,4 +1,4 @@
--- Schema 0105 of a pollux store on postgresql. Generated: pollux db schema postgresql
+-- Schema 0106 of a pollux store on postgresql. Generated: pollux db schema postgresql
 -- Times are UTC. A store is made by `pollux db init`, not from this text.
 
 CREATE TABLE accounts (
@@ -144,6 +144,7 @@ CREATE TABLE jobs (
     promise_gpus INTEGER,
     promise_finish_at TIMESTAMP WITH TIME ZONE,
     promise_reason TEXT,
+    fitting_atomic BIGINT,
     not_moved_reason TEXT,
     estimated BOOLEAN DEFAULT false NOT NULL,
     CONSTRAINT pk_jobs PRIMARY KEY (id),
@@ -209,6 +210,7 @@ COMMENT ON COLUMN jobs.promise IS 'The last round''s answer to that; null before
 COMMENT ON COLUMN jobs.promise_gpus IS 'Fewest GPUs that keep an accepted promise now; null for any other answer.';
 COMMENT ON COLUMN jobs.promise_finish_at IS 'When it is finished with these, in nine of ten cases; of a refused one the earliest; or null.';
 COMMENT ON COLUMN jobs.promise_reason IS 'What the answer lacks, or why the promise ended; null for neither.';
+COMMENT ON COLUMN jobs.fitting_atomic IS 'Largest micro-batch that fits into memory by jobs of its kind, examples; null: unknown.';
 COMMENT ON COLUMN jobs.not_moved_reason IS 'Why the last round could not move it; null when it could.';
 COMMENT ON COLUMN jobs.estimated IS 'Is an interval of it, or its end, an estimate, because Slurm''s records lack it?';
 
@@ -433,6 +435,9 @@ CREATE TABLE model_versions (
     noise_low DOUBLE PRECISION,
     noise_high DOUBLE PRECISION,
     run_number INTEGER,
+    failed_atomic BIGINT,
+    num_parameters BIGINT,
+    precision TEXT,
     CONSTRAINT pk_model_versions PRIMARY KEY (id),
     CONSTRAINT ck_model_versions_initial_batch_size CHECK (initial_batch_size BETWEEN 1 AND 1000000000),
     CONSTRAINT ck_model_versions_max_batch_size CHECK (max_batch_size BETWEEN initial_batch_size AND 1000000000),
@@ -454,6 +459,9 @@ CREATE TABLE model_versions (
     CONSTRAINT ck_model_versions_time_per_example CHECK (alpha_g + beta_g >= 1e-9),
     CONSTRAINT ck_model_versions_max_gpus_seen CHECK (max_gpus_seen BETWEEN 0 AND 1000000),
     CONSTRAINT ck_model_versions_max_nodes_seen CHECK (max_nodes_seen BETWEEN 0 AND max_gpus_seen),
+    CONSTRAINT ck_model_versions_failed_atomic CHECK (failed_atomic BETWEEN 2 AND 1000000000),
+    CONSTRAINT ck_model_versions_num_parameters CHECK (num_parameters BETWEEN 1 AND 1000000000000000),
+    CONSTRAINT ck_model_versions_precision CHECK (length(precision) BETWEEN 1 AND 32),
     CONSTRAINT fk_model_versions_job_id_jobs FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
 );
 
@@ -484,6 +492,9 @@ COMMENT ON COLUMN model_versions.max_nodes_seen IS 'Most nodes that the job repo
 COMMENT ON COLUMN model_versions.noise_low IS 'Low end of the noise scale''s confidence interval, examples; null where not reported.';
 COMMENT ON COLUMN model_versions.noise_high IS 'Its high end, examples; null where unbounded.';
 COMMENT ON COLUMN model_versions.run_number IS 'The run that measured it; null where it came from the checkpoint of another run.';
+COMMENT ON COLUMN model_versions.failed_atomic IS 'Smallest micro-batch that ran out of memory, examples; null for none.';
+COMMENT ON COLUMN model_versions.num_parameters IS 'Parameters that are trained; null where not reported.';
+COMMENT ON COLUMN model_versions.precision IS 'Type of numbers that it computes with, as PyTorch names it; null where not reported.';
 
 CREATE TABLE reallocations (
     id BIGSERIAL NOT NULL,

@@ -1,4 +1,4 @@
--- Schema 0105 of a pollux store on sqlite. Generated: pollux db schema sqlite
+-- Schema 0106 of a pollux store on sqlite. Generated: pollux db schema sqlite
 -- Times are UTC. A store is made by `pollux db init`, not from this text.
 
 -- accounts: Slurm accounts that jobs are charged to.
@@ -145,6 +145,7 @@ CREATE TABLE gpu_prices (
 --   promise_gpus: Fewest GPUs that keep an accepted promise now; null for any other answer.
 --   promise_finish_at: When it is finished with these, in nine of ten cases; of a refused one the earliest; or null.
 --   promise_reason: What the answer lacks, or why the promise ended; null for neither.
+--   fitting_atomic: Largest micro-batch that fits into memory by jobs of its kind, examples; null: unknown.
 --   not_moved_reason: Why the last round could not move it; null when it could.
 --   estimated: Is an interval of it, or its end, an estimate, because Slurm's records lack it?
 
@@ -177,6 +178,7 @@ CREATE TABLE jobs (
     promise_gpus INTEGER,
     promise_finish_at DATETIME,
     promise_reason TEXT,
+    fitting_atomic INTEGER,
     not_moved_reason TEXT,
     estimated BOOLEAN DEFAULT 0 NOT NULL,
     CONSTRAINT pk_jobs PRIMARY KEY (id),
@@ -436,6 +438,9 @@ CREATE INDEX ix_job_days_day ON job_days (day);
 --   noise_low: Low end of the noise scale's confidence interval, examples; null where not reported.
 --   noise_high: Its high end, examples; null where unbounded.
 --   run_number: The run that measured it; null where it came from the checkpoint of another run.
+--   failed_atomic: Smallest micro-batch that ran out of memory, examples; null for none.
+--   num_parameters: Parameters that are trained; null where not reported.
+--   precision: Type of numbers that it computes with, as PyTorch names it; null where not reported.
 
 CREATE TABLE model_versions (
     id INTEGER NOT NULL,
@@ -460,6 +465,9 @@ CREATE TABLE model_versions (
     noise_low DOUBLE,
     noise_high DOUBLE,
     run_number INTEGER,
+    failed_atomic INTEGER,
+    num_parameters INTEGER,
+    precision TEXT,
     CONSTRAINT pk_model_versions PRIMARY KEY (id),
     CONSTRAINT ck_model_versions_initial_batch_size CHECK (initial_batch_size BETWEEN 1 AND 1000000000),
     CONSTRAINT ck_model_versions_max_batch_size CHECK (max_batch_size BETWEEN initial_batch_size AND 1000000000),
@@ -481,6 +489,9 @@ CREATE TABLE model_versions (
     CONSTRAINT ck_model_versions_time_per_example CHECK (alpha_g + beta_g >= 1e-9),
     CONSTRAINT ck_model_versions_max_gpus_seen CHECK (max_gpus_seen BETWEEN 0 AND 1000000),
     CONSTRAINT ck_model_versions_max_nodes_seen CHECK (max_nodes_seen BETWEEN 0 AND max_gpus_seen),
+    CONSTRAINT ck_model_versions_failed_atomic CHECK (failed_atomic BETWEEN 2 AND 1000000000),
+    CONSTRAINT ck_model_versions_num_parameters CHECK (num_parameters BETWEEN 1 AND 1000000000000000),
+    CONSTRAINT ck_model_versions_precision CHECK (length(precision) BETWEEN 1 AND 32),
     CONSTRAINT fk_model_versions_job_id_jobs FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE,
     CONSTRAINT ck_model_versions_accumulation CHECK (accumulation IN (0, 1))
 );

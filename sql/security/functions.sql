@@ -104,10 +104,10 @@ BEGIN
 END
 $$;
 
--- Record a report as of p_at.
+-- Record a report as of p_at, and return what fits into memory by jobs of its kind: see pollux_report.
 CREATE FUNCTION pollux_record(
     p_token text, p_report text, p_at timestamp with time zone, p_limited boolean
-) RETURNS void
+) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, {{ schema }}, pg_temp
 AS $$
 DECLARE
@@ -137,13 +137,14 @@ BEGIN
         alpha_g double precision, beta_g double precision, alpha_n double precision, beta_n double precision,
         alpha_l double precision, beta_l double precision, gamma double precision,
         max_gpus_seen integer, max_nodes_seen integer,
+        failed_atomic bigint, num_parameters bigint, precision text,
         request_id bigint, blocked_s double precision, size_bytes bigint
     );
     {{ statements.admitted | indent }}
     INTO admitted;
     {{ refuse("admitted") }}
     IF admitted.is_repeated THEN
-        RETURN;
+        RETURN admitted.fitting_atomic;
     END IF;
     {% for step in recording %}
     {% if step.part %}
@@ -158,6 +159,7 @@ BEGIN
     END IF;
     {% endif %}
     {% endfor %}
+    RETURN admitted.fitting_atomic;
 END
 $$;
 
@@ -224,7 +226,7 @@ $$;
 
 -- ---------------------------------------------------------------------------------------- what a job may call
 
-CREATE FUNCTION pollux_report(token text, report text) RETURNS void
+CREATE FUNCTION pollux_report(token text, report text) RETURNS bigint
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, {{ schema }}, pg_temp
 AS $$ SELECT pollux_record(token, report, pollux_clock(), true) $$;
 
@@ -312,7 +314,8 @@ END
 $$;
 
 COMMENT ON FUNCTION pollux_report(text, text) IS
-    'Record a job''s report, a JSON object of at most {{ max_bytes }} bytes, with the job''s own token.';
+    'Record a job''s report, a JSON object of at most {{ max_bytes }} bytes, with the job''s own token; return how '
+    'many examples fit into memory at once by jobs of its kind, or null.';
 COMMENT ON FUNCTION pollux_poll(text, integer) IS
     'Return the number of the reallocation that waits for this job''s checkpoint, or null.';
 COMMENT ON FUNCTION pollux_move(text, bigint) IS

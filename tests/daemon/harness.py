@@ -51,6 +51,8 @@ class Agent:
         self.counts: tuple[int, ...] | None = None
         self.epoch = 0
         self.total_epochs: int | None = None
+        self.model = MODEL
+        self.fitting_atomic: int | None = None
         self._sequence = 0
         self._progress, self._acted_at = 0.0, harness.clock()
         self._confirmed: int | None = None
@@ -70,7 +72,7 @@ class Agent:
             # About as fast as MODEL predicts.
             self._progress += 10.0 * job.allocation.num_gpus * (at - self._acted_at).total_seconds()
             self._acted_at = at
-            self.harness.store.agent.report(
+            self.fitting_atomic = self.harness.store.agent.report(
                 self.token,
                 Report(
                     run_number=run,
@@ -80,7 +82,7 @@ class Agent:
                     if request and self.answers and self.waits_to_be_stopped
                     else RunPhase.TRAINING,
                     gpus_per_node=self.counts or tuple(gpus for _, gpus in job.allocation.gpus_by_node),
-                    model=MODEL,
+                    model=self.model,
                     throughput=100.0,
                     efficiency=0.9,
                     num_steps=5,
@@ -182,6 +184,7 @@ class Harness:
         minutes: int | None = None,
         total_minutes: int | None = None,
         slice_minutes: int | None = None,
+        kind: str | None = None,
     ) -> str:
         token = token or f"{user_id}-token-{len(self.agents)}"
         terms = JobTerms(
@@ -192,6 +195,7 @@ class Harness:
             allow_unconfirmed=allow_unconfirmed,
             slice_s=None if minutes is None or total_minutes is None else (slice_minutes or minutes) * 60,
             total_s=None if total_minutes is None else total_minutes * 60,
+            kind=kind,
         )
         options = [f"--gpus={gpus}", "--cpus-per-gpu=1", "--mem-per-gpu=100"]
         if minutes is not None:

@@ -113,7 +113,7 @@ class JobsOfOneLogin:
     def __init__(self, server: PostgresServer, clock: Database) -> None:
         self._jobs, self.clock = open_agent_store(server.url("store", login="jobs")), clock
 
-    def report(self, token: str, report: Report, *, at: datetime) -> None:
+    def report(self, token: str, report: Report, *, at: datetime) -> int | None:
         set_clock(self.clock, at)
         # Most tests skip the observation that shows the job as running.
         with self.clock.write() as connection:
@@ -122,7 +122,7 @@ class JobsOfOneLogin:
                 "WHERE token_sha256 = %s AND state = 'pending' AND started_at IS NULL",
                 (hash_token(token),),
             )
-        self._jobs.report(token, report, at=at)
+        return self._jobs.report(token, report, at=at)
 
     def poll(self, token: str, run_number: int, *, at: datetime) -> Poll:
         set_clock(self.clock, at)

@@ -40,12 +40,16 @@ _OTHER_TYPE_WEIGHT = 0.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingState:
-    """The state of training at one moment. The statistics contain `num_updates` steps."""
+    """The state of training at one moment. The statistics contain `num_updates` steps.
+
+    `fitting_atomic` is the micro-batch that fits into memory by earlier jobs of its kind, None where unknown.
+    """
 
     limits: BatchLimits
     statistics: GradientStatistics | None
     num_updates: int
     batch: BatchChoice
+    fitting_atomic: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +84,8 @@ class Tuner:
 
     `configuration` is that of the present run.
 
-    `gpu_type` is that of this run, as in `Situation`, and may be set until the first fit.
+    `gpu_type` is that of this run, as in `Situation`, and may be set until the first fit. `num_parameters`
+    and `precision` are those of what it trains, None until they are known.
     """
 
     def __init__(
@@ -92,6 +97,8 @@ class Tuner:
         self._fitted_version = 0
         self._most_gpus, self._most_nodes = 0, 0
         self._last_reason: str | None = None
+        self.num_parameters: int | None = None
+        self.precision: str | None = None
 
     def add_step(self, step: MeasuredStep) -> None:
         """Add a step of this run to the profile."""
@@ -173,6 +180,8 @@ class Tuner:
             throughput=self._theta,
             max_gpus_seen=self._most_gpus,
             max_nodes_seen=self._most_nodes,
+            num_parameters=self.num_parameters,
+            precision=self.precision,
         )
 
     def predict(self, training: TrainingState) -> Prediction | None:
@@ -192,7 +201,8 @@ class Tuner:
 
         A fixed batch size never changes; no other one does before θ and the statistics of six steps are
         known. Where the noise scale has a confidence interval, the batch size grows by the lower end and
-        shrinks by the upper end. A difference within the interval changes nothing.
+        shrinks by the upper end. A difference within the interval changes nothing. No micro-batch is chosen
+        for which jobs of its kind had no memory, unless it has trained with a larger one itself.
         """
         current, statistics = training.batch, training.statistics
         if (
@@ -202,6 +212,9 @@ class Tuner:
             or training.num_updates < _WARM_UP_UPDATES
         ):
             return current
+        fitting = training.fitting_atomic
+        if fitting is not None and current.atomic_batch_size <= fitting:
+            training = replace(training, limits=training.limits.narrowed(fitting))
         if statistics.noise_low is None:
             return self._best(training, statistics) or current
         from pollux_slurm.goodput import conservative_statistics

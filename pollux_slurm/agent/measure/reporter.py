@@ -92,6 +92,7 @@ class Reporter:
         self._confirmation: CheckpointConfirmation | None = None
         self._confirmed_request: int | None = None
         self._request: int | None = None
+        self._fitting_atomic: int | None = None
         self._superseded = False
         self._closing = False
         # The move of the last request. Only the thread uses what follows.
@@ -107,6 +108,11 @@ class Reporter:
     def checkpoint_request(self) -> int | None:
         """The id of the open checkpoint request, as of the last poll; None without one."""
         return self._request
+
+    @property
+    def fitting_atomic(self) -> int | None:
+        """The examples that fit into memory at once by jobs of its kind, as of the last report's answer."""
+        return self._fitting_atomic
 
     @property
     def superseded(self) -> bool:
@@ -319,7 +325,7 @@ class Reporter:
             )
             report = _without_measurements(report)
         try:
-            store.report(self._token, report, at=self._now())
+            self._fitting_atomic = store.report(self._token, report, at=self._now())
         except ReportRefusedError as error:
             self._store.warn(error)
             if report.checkpoint is not None:

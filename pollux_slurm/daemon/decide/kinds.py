@@ -1,4 +1,4 @@
-"""What earlier jobs of a job's kind teach it: sizes, its length, and what its moves cost. Pure.
+"""What earlier jobs of a job's kind teach it: sizes, length, memory, and what its moves cost. Pure.
 
 Only jobs whose models agree with the progress of their runs teach (`model_checks`), and only jobs of the same
 user, or of the same account where the admin wants that.
@@ -10,14 +10,14 @@ import dataclasses
 import functools
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime
 
 from pollux_slurm.daemon.decide import model_checks
 from pollux_slurm.daemon.decide.model_checks import Models
 from pollux_slurm.goodput import agrees, taught_model, training_course
-from pollux_slurm.model import GoodputModel, JobState, TrainingCourse
+from pollux_slurm.model import GoodputModel, JobState, ProblemJob, TrainingCourse
 from pollux_slurm.store.contract.interface import EarlierJob, JobRecord, Sample
 from pollux_slurm.text import plural
 
@@ -28,6 +28,7 @@ _KILLED = (JobState.FAILED, JobState.CANCELLED, JobState.TIMEOUT)
 class Taught:
     """The models of a job with what its kind knows beyond them, and a note on that for its owner.
 
+    Their limits leave out micro-batches for which jobs of its kind had no memory.
     `lengths` are the useful examples of the completed jobs of its kind that no killed one has passed.
     `course` is that of the longest of them, for a job with a moment.
     The times of moves are the medians of those that jobs of its kind measured, None where none did.
@@ -86,8 +87,8 @@ class Kinds:
         completed = [job for job in agreeing if job.state is JobState.COMPLETED and job.progress > passed]
         lengths = tuple(job.progress * job.model.limits.initial_batch_size for job in completed)
         return Taught(
-            models=taught,
-            note=_note(taught != models, source, teacher, lengths),
+            models=_narrowed(taught, agreeing),
+            note=_note(taught != models, source, teacher, lengths, _memory_note(agreeing)),
             lengths=lengths,
             course=self._course(record, completed),
             restart_delay_s=_median(job.mean_restart_delay_s for job in agreeing),
@@ -156,14 +157,70 @@ def _taught(models: Models, teacher: EarlierJob) -> Models:
     return None, tuple(found.items())
 
 
+def _narrowed(models: Models, jobs: Sequence[EarlierJob]) -> Models:
+    """Return a job's models, for each GPU type without the micro-batches for which `jobs` had no memory."""
+    for_all, by_type = models
+    found = []
+    for gpu_type, model in by_type:
+        largest = _fitting_atomic(of for job in jobs for name, of in job.models if name == gpu_type)
+        found.append((gpu_type, model if largest is None else _with_largest(model, largest)))
+    largest = _fitting_atomic(job.model for job in jobs)
+    if for_all is not None and largest is not None:
+        for_all = _with_largest(for_all, largest)
+    return for_all, tuple(found)
+
+
+def _fitting_atomic(models: Iterable[GoodputModel]) -> int | None:
+    """Return the micro-batch that fits by those that ran out of memory, None where none did.
+
+    It is their median: a wrong one moves it little.
+    """
+    limits = [model.limits for model in models if model.limits.failed_atomic is not None]
+    known = [each.max_atomic for each in limits if each.max_atomic is not None]
+    return statistics.median_low(known) if known else None
+
+
+def _with_largest(model: GoodputModel, largest: int) -> GoodputModel:
+    return dataclasses.replace(model, limits=model.limits.narrowed(largest))
+
+
+def fitting_atomic(record: JobRecord, asked: ProblemJob, gpu_types: Set[str | None]) -> int | None:
+    """Return the micro-batch that fits on `gpu_types` by jobs of its kind, None where it knows that itself.
+
+    `asked` is the job as its kind has taught it; without types, it may start on any.
+    """
+    models = [model for name, model in asked.models if not gpu_types or name in gpu_types]
+    if asked.model is not None:
+        models.append(asked.model)
+    own = None if record.model is None else record.model.limits.max_atomic
+    known = (model.limits.max_atomic for model in models)
+    return min((most for most in known if most is not None and (own is None or most < own)), default=None)
+
+
 def _early(model: GoodputModel, job: EarlierJob) -> GoodputModel:
     """Return a model with the gradient statistics of the job's beginning: those of its end allow too much."""
     return dataclasses.replace(model, statistics=job.early_statistics)
 
 
-def _note(is_taught: bool, source: str, teacher: EarlierJob, lengths: Sequence[float]) -> str | None:
-    """Return what a job is told by its kind: sizes that it has not measured, and how long it will be."""
-    if not is_taught and not lengths:
+def _memory_note(jobs: Sequence[EarlierJob]) -> str | None:
+    """Return what did not fit into memory, on each GPU type where something did not."""
+    by_type: defaultdict[str | None, list[GoodputModel]] = defaultdict(list)
+    for job in jobs:
+        for gpu_type, model in job.models or ((None, job.model),):
+            by_type[gpu_type].append(model)
+    parts = []
+    for gpu_type, models in by_type.items():
+        largest = _fitting_atomic(models)
+        if largest is not None:
+            parts.append(f"{largest} examples at once" + (f" on a {gpu_type}" if gpu_type else ""))
+    return f"no more fit into memory than {' and '.join(parts)}" if parts else None
+
+
+def _note(
+    is_taught: bool, source: str, teacher: EarlierJob, lengths: Sequence[float], memory: str | None
+) -> str | None:
+    """Return what a job is told by its kind: sizes that it has not measured, its length, and its memory."""
+    if not is_taught and not lengths and memory is None:
         return None
     parts = [source]
     if is_taught:
@@ -171,6 +228,8 @@ def _note(is_taught: bool, source: str, teacher: EarlierJob, lengths: Sequence[f
         parts.append(f"job {teacher.slurm_job_id} ({teacher.name}) ran on up to {plural(gpus, 'GPU')}")
     if lengths:
         parts.append(f"{len(lengths)} completed, and tell{'s' * (len(lengths) == 1)} how long it will be")
+    if memory is not None:
+        parts.append(memory)
     return "; ".join(parts)
 
 

@@ -53,10 +53,11 @@ class PostgresqlAgentStore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def report(self, token: str, report: Report, *, at: datetime) -> None:
+    def report(self, token: str, report: Report, *, at: datetime) -> int | None:
         """Record a report: see `AgentStore.report`; raises `ReportRateError` for too many of them."""
         utc(at)
-        self._call("SELECT pollux_report(%s, %s)", _sendable(token), report_json(checked_report(report)))
+        values = _sendable(token), report_json(checked_report(report))
+        return _fitting(self._call("SELECT pollux_report(%s, %s)", *values))
 
     def poll(self, token: str, run_number: int, *, at: datetime) -> Poll:
         """Return what the job should do: see `AgentStore.poll`."""
@@ -124,15 +125,21 @@ class PostgresqlAgentStore:
 class TrustedPostgresqlAgentStore(PostgresqlAgentStore):
     """The same for whoever may read and write all tables, at the caller's time and without a limit."""
 
-    def report(self, token: str, report: Report, *, at: datetime) -> None:
+    def report(self, token: str, report: Report, *, at: datetime) -> int | None:
         """Record a report: see `AgentStore.report`."""
-        message = report_json(checked_report(report))
-        self._call("SELECT pollux_record(%s, %s, %s, false)", _sendable(token), message, utc(at))
+        values = _sendable(token), report_json(checked_report(report)), utc(at)
+        return _fitting(self._call("SELECT pollux_record(%s, %s, %s, false)", *values))
 
     def poll(self, token: str, run_number: int, *, at: datetime) -> Poll:
         """Return what the job should do: see `AgentStore.poll`."""
         values = (_sendable(token), checked_run_number(run_number), utc(at))
         return Poll(checkpoint_request=self._call("SELECT pollux_answer(%s, %s, %s)", *values)[0][0])
+
+
+def _fitting(rows: Sequence[Any]) -> int | None:
+    """Return the answer to a report; a store of an earlier schema has none."""
+    answer: int | str | None = rows[0][0]
+    return answer if isinstance(answer, int) else None
 
 
 def report_json(report: Report) -> str:

@@ -94,6 +94,8 @@ def _model(model: GoodputModel) -> GoodputModel:
         throughput=None if model.throughput is None else _plain(model.throughput),
         max_gpus_seen=_plain_number(model.max_gpus_seen),
         max_nodes_seen=_plain_number(model.max_nodes_seen),
+        num_parameters=_plain_number(model.num_parameters),
+        precision=model.precision,
     )
     # Here, because it brings scipy along, which takes a command that only reads the store a second.
     from pollux_slurm.goodput.checks import check_model

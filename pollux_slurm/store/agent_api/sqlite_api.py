@@ -38,7 +38,7 @@ class SqliteAgentStore:
         self._database = database
         self._limited = limited
 
-    def report(self, token: str, report: Report, *, at: datetime) -> None:
+    def report(self, token: str, report: Report, *, at: datetime) -> int | None:
         """Record a report: see `AgentStore.report`."""
         message = report_message(checked_report(report))
         lists = {name: json.dumps(message[name]) for name in ("gpus_per_node", "warnings")}
@@ -46,8 +46,9 @@ class SqliteAgentStore:
         with self._database.write() as connection:
             values |= _job(connection, token)
             values |= _row(connection, "admitted", values)
+            fitting: int | None = values["admitted_fitting_atomic"]
             if values["admitted_is_repeated"]:
-                return
+                return fitting
             for step in RECORDING:
                 if step.part is not None and message[step.part] is None:
                     continue
@@ -55,6 +56,7 @@ class SqliteAgentStore:
                     values |= _row(connection, step.statement, values)
                 else:
                     connection.exec_driver_sql(statements("sqlite")[step.statement], values)
+        return fitting
 
     def poll(self, token: str, run_number: int, *, at: datetime) -> Poll:
         """Return what the job should do: see `AgentStore.poll`."""

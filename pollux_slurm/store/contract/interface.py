@@ -124,8 +124,8 @@ __all__ = [
 class AgentStore(Protocol):
     """The API for jobs: three calls, each with the job's own token."""
 
-    def report(self, token: str, report: Report, *, at: datetime) -> None:
-        """Record a report.
+    def report(self, token: str, report: Report, *, at: datetime) -> int | None:
+        """Record a report; return how many examples fit into memory at once by jobs of its kind, if known.
 
         Raises `UnknownJobError`, `StaleRunError`, `ReportRefusedError`, `StoreUnavailable`; on PostgreSQL its
         kind `ReportRateError`, too.
@@ -230,6 +230,9 @@ class RegisteredJobs(Protocol):
 
     def record_promises(self, answers: Mapping[str, PromiseRecord]) -> None:
         """Record a round's answers to jobs that ask to be finished by a moment; ignore unknown ids."""
+
+    def record_fitting(self, known: Mapping[str, int | None]) -> None:
+        """Record how many examples fit into memory at once by jobs of a job's kind; ignore unknown ids."""
 
     def active(self) -> tuple[JobRecord, ...]:
         """Return every job that is not over, in a bounded number of statements."""

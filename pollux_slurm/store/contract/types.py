@@ -461,7 +461,8 @@ class JobRecord:
 
     An owner may put a new token into the job's Comment. Moves and declarations from before still count, and
     `first_submitted_at` is when the first row of the job was submitted; None where this is the first.
-    `promise` is the answer to its moment, None before the first.
+    `promise` is the answer to its moment, None before the first. `fitting_atomic` is the largest
+    micro-batch that fits into memory by jobs of its kind, in examples, None where unknown.
     """
 
     slurm_job_id: str
@@ -506,6 +507,7 @@ class JobRecord:
     generations: tuple[GenerationRecord, ...] = ()
     first_submitted_at: datetime | None = None
     promise: PromiseRecord | None = None
+    fitting_atomic: int | None = None
 
     @property
     def paused_at(self) -> datetime | None:

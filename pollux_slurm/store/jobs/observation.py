@@ -122,6 +122,17 @@ def record_promises(connection: Connection, answers: Mapping[str, PromiseRecord]
     )
 
 
+def record_fitting(connection: Connection, known: Mapping[str, int | None]) -> None:
+    """Record what fits into memory by a job's kind: see `RegisteredJobs.record_fitting`."""
+    if known:
+        connection.execute(
+            update(JobRow)
+            .where(JobRow.finished_at.is_(None), JobRow.slurm_job_id == bindparam("b_number"))
+            .values(fitting_atomic=bindparam("b_examples")),
+            [{"b_number": number, "b_examples": examples} for number, examples in known.items()],
+        )
+
+
 class _Changes:
     """The rows to write for all jobs, so that each kind takes one statement."""
 

@@ -151,6 +151,7 @@ def _read_jobs(connection: Connection, scope: Scope) -> tuple[JobRecord, ...]:
                     finish_at=row.promise_finish_at,
                     reason=row.promise_reason,
                 ),
+                fitting_atomic=row.fitting_atomic,
                 generations=tuple(generations[row.id]),
             )
         )
@@ -196,6 +197,7 @@ def _select_jobs(scope: Scope) -> Executable:
             JobRow.promise_gpus,
             JobRow.promise_finish_at,
             JobRow.promise_reason,
+            JobRow.fitting_atomic,
             first.submitted_at.label("first_submitted_at"),
         )
         .outerjoin(first, first.id == JobRow.first_job_id)

@@ -12,7 +12,7 @@ from sqlalchemy.types import TypeDecorator
 
 from pollux_slurm.store.contract.bounds import BOUNDS
 
-REVISIONS = ("0105",)
+REVISIONS = ("0105", "0106")
 """Every schema version that can be upgraded, oldest first; the last is this release's. Their names sort.
 They stand here so that opening a store does not import Alembic."""
 

@@ -157,6 +157,10 @@ class JobRow(Base):
     promise_reason: Mapped[str | None] = mapped_column(
         Text, comment="What the answer lacks, or why the promise ended; null for neither."
     )
+    fitting_atomic: Mapped[int | None] = mapped_column(
+        BIG_INT,
+        comment="Largest micro-batch that fits into memory by jobs of its kind, examples; null: unknown.",
+    )
     not_moved_reason: Mapped[str | None] = mapped_column(
         Text, comment="Why the last round could not move it; null when it could."
     )
@@ -293,6 +297,9 @@ class ModelVersionRow(Base):
         CheckConstraint("alpha_g + beta_g >= 1e-9", name="time_per_example"),
         CheckConstraint("max_gpus_seen BETWEEN 0 AND 1000000", name="max_gpus_seen"),
         CheckConstraint("max_nodes_seen BETWEEN 0 AND max_gpus_seen", name="max_nodes_seen"),
+        CheckConstraint("failed_atomic BETWEEN 2 AND 1000000000", name="failed_atomic"),
+        CheckConstraint("num_parameters BETWEEN 1 AND 1000000000000000", name="num_parameters"),
+        CheckConstraint("length(precision) BETWEEN 1 AND 32", name="precision"),
         {"comment": "Goodput models of a job; a row is added only when something in it changed."},
     )
 
@@ -341,6 +348,15 @@ class ModelVersionRow(Base):
     )
     run_number: Mapped[int | None] = mapped_column(
         Integer, comment="The run that measured it; null where it came from the checkpoint of another run."
+    )
+    failed_atomic: Mapped[int | None] = mapped_column(
+        BIG_INT, comment="Smallest micro-batch that ran out of memory, examples; null for none."
+    )
+    num_parameters: Mapped[int | None] = mapped_column(
+        BIG_INT, comment="Parameters that are trained; null where not reported."
+    )
+    precision: Mapped[str | None] = mapped_column(
+        Text, comment="Type of numbers that it computes with, as PyTorch names it; null where not reported."
     )
 
 

@@ -301,6 +301,7 @@ class AdaptiveDataParallel(DistributedDataParallel):
             raise UsageError(f"DistributedDataParallel is around AdaptiveDataParallel; {_ONE_WRAPPER}")
         if torch.is_grad_enabled():
             current_session().same_calls.begin_step()
+            self._pollux.begin_forward()
         elif not self.training and self.will_sync_module_buffers():  # type: ignore[no-untyped-call]
             current_session().same_calls.evaluate()
         self._pollux.reducer.begin_forward()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -41,35 +42,59 @@ def device_bytes() -> int:
 class MemoryBounds:
     """The largest local batch of each loader, as checkpointed state. The same on every replica.
 
-    `smallest_device` is the memory of the job's smallest device in bytes.
+    `smallest_device` is the memory of the job's smallest device in bytes. Bounds by jobs of its kind have
+    `failed` = 0. Rank 0 hears of them while it trains, and they count from the next run on.
     """
 
     name = f"{OWN}memory"
 
     def __init__(self, bounds: Iterable[MemoryBound], *, smallest_device: int) -> None:
         self.smallest_device = smallest_device
-        self._bounds = {(bound.loader, bound.failed, bound.device_bytes): bound for bound in bounds}
+        self._bounds: dict[tuple[str, int, int], MemoryBound] = {}
+        for bound in bounds:
+            self._add(bound)
         self._largest_fitting: dict[str, int] = {}
+        self._heard: dict[str, MemoryBound] = {}
 
     def begin_run(self, side_channel: SideChannel[Any]) -> None:
         """Go on with other replicas, whose smallest device may have another size. Called on all of them."""
         self.smallest_device = min(side_channel.gather(device_bytes()))
+        for bound in side_channel.broadcast([dataclasses.asdict(bound) for bound in self._heard.values()]):
+            self._add(MemoryBound(**bound))
+        self._heard = {}
+
+    def hear(self, loader: str, largest: int | None) -> None:
+        """Keep, on rank 0, what fits by jobs of its kind; not where more did in this job. None: unknown."""
+        if largest is None or largest < self._largest_fitting.get(loader, 0):
+            self._heard.pop(loader, None)
+        else:
+            self._heard[loader] = MemoryBound(
+                loader=loader, failed=0, largest=largest, device_bytes=self.smallest_device
+            )
+
+    def heard(self, loader: str) -> int | None:
+        """Return what fits by jobs of its kind, in examples, as far as rank 0 has heard of it."""
+        return self._heard[loader].largest if loader in self._heard else None
+
+    def _add(self, bound: MemoryBound) -> None:
+        self._bounds[bound.loader, bound.failed, bound.device_bytes] = bound
 
     def narrowed(self, loader: str, limits: BatchLimits) -> BatchLimits:
         """Return the user's limits, narrowed to what fits; larger batches take several micro-batches."""
         if not self._bounds:
             return limits
-        fitting = [
-            bound.largest
+        bounds = [
+            bound
             for bound in self._bounds.values()
             if bound.loader == loader and self.smallest_device <= bound.device_bytes
         ]
-        if not fitting or (limits.max_atomic is not None and min(fitting) >= limits.max_atomic):
+        if not bounds:
             return limits
-        largest = min(fitting)
-        return replace(
-            limits, max_atomic=largest, min_atomic=min(limits.min_atomic, largest), accumulation=True
-        )
+        narrowed = limits.narrowed(min(bound.largest for bound in bounds))
+        if narrowed is limits:
+            return limits
+        failed = min((bound.failed for bound in bounds if bound.failed), default=None)
+        return replace(narrowed, failed_atomic=failed)
 
     def record_fitting(self, loader: str, size: int) -> None:
         """Record that a step with local batches of `size` examples succeeded."""
@@ -98,7 +123,7 @@ class MemoryBounds:
         return {
             "bounds": [
                 [bound.loader, bound.failed, bound.largest, bound.device_bytes]
-                for bound in self._bounds.values()
+                for bound in (*self._bounds.values(), *self._heard.values())
             ],
             "proven": dict(self._largest_fitting),
         }
@@ -106,7 +131,8 @@ class MemoryBounds:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         for loader, failed, largest, device in state["bounds"]:
             bound = MemoryBound(loader=loader, failed=failed, largest=largest, device_bytes=device)
-            self._bounds.setdefault((loader, failed, device), bound)
+            if failed == 0 or (loader, failed, device) not in self._bounds:
+                self._add(bound)
         self._largest_fitting = dict(state["proven"])
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
+from pollux_slurm.torch.measurement.precision import computed_dtype
 from pollux_slurm.torch.rehearsal.random_states import Root, States, read_states
 
 _NUM_EXAMINED = 6
@@ -81,6 +82,4 @@ class RandomDrawDetector:
 
     def _note_precision(self, module: torch.nn.Module) -> None:
         for parameter in module.parameters(recurse=False):
-            kind = parameter.device.type
-            is_cast = parameter.is_floating_point() and torch.is_autocast_enabled(kind)
-            self.precisions.add(str(torch.get_autocast_dtype(kind) if is_cast else parameter.dtype))
+            self.precisions.add(str(computed_dtype(parameter)))

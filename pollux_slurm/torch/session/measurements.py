@@ -12,14 +12,14 @@ from pollux_slurm.agent.measure.fit_and_batch_choice import Prediction, Training
 from pollux_slurm.agent.measure.profile import StepProfile
 from pollux_slurm.agent.measure.report_builder import ReportBuilder, TrainingProgress
 from pollux_slurm.agent.measure.reporter import Reporter
-from pollux_slurm.model import BatchChoice, BatchLimits, Configuration, JobWarning
+from pollux_slurm.model import BatchChoice, Configuration, JobWarning
 from pollux_slurm.store.contract.interface import RunPhase
 from pollux_slurm.torch.boundary.seams import Seams
 from pollux_slurm.torch.checkpoint.progress import MeasuredState, ProgressState
-from pollux_slurm.torch.gradients.noise_scale import NoiseEstimator
 from pollux_slurm.torch.measurement.step_clock import StepClock
 from pollux_slurm.torch.measurement.timestamps import timestamps_on
 from pollux_slurm.torch.session.joining import make_reporter
+from pollux_slurm.torch.session.trained_models import TrainedModels
 
 
 class Measurements:
@@ -105,27 +105,27 @@ class Measurements:
         if self.reporter is not None:
             self.reporter.start()
 
-    def propose(self, limits: BatchLimits, batch: BatchChoice, noise: NoiseEstimator) -> BatchChoice:
-        """Return the best batch by the present model; `batch` where that is about as good."""
-        return self._seams.first_batch(
-            limits, batch, lambda: self._tuner.propose(_training(limits, batch, noise))
-        )
+    @property
+    def fitting_atomic(self) -> int | None:
+        """On rank 0: the examples that fit into memory at once by jobs of its kind; None where unknown."""
+        return None if self.reporter is None else self.reporter.fitting_atomic
 
-    def record_step(
-        self, limits: BatchLimits, batch: BatchChoice, noise: NoiseEstimator
-    ) -> BatchChoice | None:
+    def propose(self, training: TrainingState) -> BatchChoice:
+        """Return the best batch by the present model; the present one where that is about as good."""
+        return self._seams.first_batch(training.limits, training.batch, lambda: self._tuner.propose(training))
+
+    def record_step(self, training: TrainingState, models: TrainedModels) -> BatchChoice | None:
         """On rank 0: pass measured steps to the report builder; return a batch proposed since, if any."""
-        return self._seams.next_batch(limits, self._record_step(limits, batch, noise))
+        return self._seams.next_batch(training.limits, self._record_step(training, models))
 
-    def _record_step(
-        self, limits: BatchLimits, batch: BatchChoice, noise: NoiseEstimator
-    ) -> BatchChoice | None:
+    def _record_step(self, training: TrainingState, models: TrainedModels) -> BatchChoice | None:
         if self.report_builder is None or self.reporter is None:
             return None
         for step in self.clock.measured():
             self.report_builder.add_step(step)
-        self.report_builder.set_training_state(_training(limits, batch, noise))
+        self.report_builder.set_training_state(training)
         if self.report_builder.first_step_s is None:
+            self._tuner.num_parameters, self._tuner.precision = models.num_parameters, models.precision
             start_s = process_age_s() - self._run_began_s
             self.report_builder.set_first_step(start_s)
             self.profile.set_start_cost(start_s)
@@ -134,7 +134,7 @@ class Measurements:
             record_mlflow_run(self._checkpoint_dir)
         elif self.report_builder.phase is not RunPhase.TRAINING:
             self.report_builder.set_phase(RunPhase.TRAINING)
-        return self.report_builder.take_proposal(limits)
+        return self.report_builder.take_proposal(training.limits)
 
     def prediction(self, batch: BatchChoice) -> Prediction | None:
         """On rank 0: return what the last report predicts for `batch`; None before the first fit."""
@@ -163,9 +163,3 @@ class Measurements:
         """Send the last report, for a bounded time."""
         if self.reporter is not None:
             self.reporter.close(timeout_s=timeout_s)
-
-
-def _training(limits: BatchLimits, batch: BatchChoice, noise: NoiseEstimator) -> TrainingState:
-    return TrainingState(
-        limits=limits, statistics=noise.statistics(), num_updates=noise.num_updates, batch=batch
-    )

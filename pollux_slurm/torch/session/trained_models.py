@@ -38,6 +38,17 @@ class TrainedModels:
         return self._models[0] if self._models else None
 
     @property
+    def num_parameters(self) -> int:
+        """How many numbers are trained, of all of them."""
+        trained = (p for model in self._models for p in model.module.parameters() if p.requires_grad)
+        return sum(p.numel() for p in trained)
+
+    @property
+    def precision(self) -> str | None:
+        """The type of numbers that the first one computes with, as PyTorch names it."""
+        return None if self.first is None else self.first.precision
+
+    @property
     def has_open_step(self) -> bool:
         """True between an optimizer's step and the boundary after it."""
         return any(model.has_stepped for model in self._models)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pollux_slurm.agent.measure.fit_and_batch_choice import TrainingState
 from pollux_slurm.model import BatchChoice
 from pollux_slurm.torch.boundary.step_boundary import ExchangeContext, RegroupPlace, StepBoundary
 from pollux_slurm.torch.checkpoint.progress import ProgressState
@@ -135,7 +136,7 @@ class TrainingSteps:
             model.noise.set_initial_batch_size(loader.batch_size)
         choice = loader.choice
         if self._side_channel.rank == 0:
-            choice = self._measurements.propose(loader.limits, choice, first.noise)
+            choice = self._measurements.propose(self._training(loader, first))
         values = self._side_channel.broadcast(
             [choice.global_batch_size, choice.atomic_batch_size, choice.accumulation_steps]
         )
@@ -146,6 +147,18 @@ class TrainingSteps:
             self._clock.skip_steps()
             if self.is_dirty:
                 self._save_before(loader, choice)
+
+    def _training(self, loader: Loader, model: WrappedModel) -> TrainingState:
+        """Return the state of training with `loader`, and the noise of `model`."""
+        name = loader.name_across_epochs
+        self._memory.hear(name, self._measurements.fitting_atomic)
+        return TrainingState(
+            limits=loader.limits,
+            statistics=model.noise.statistics(),
+            num_updates=model.noise.num_updates,
+            batch=loader.choice,
+            fitting_atomic=self._memory.heard(name),
+        )
 
     def _save_before(self, loader: Loader, choice: BatchChoice) -> None:
         """Begin a checkpoint before a local batch that may not fit into memory."""
@@ -225,7 +238,7 @@ class TrainingSteps:
         proposal = None
         if first is not None:
             self._count(first)
-            proposal = self._measurements.record_step(loader.limits, loader.choice, first.noise)
+            proposal = self._measurements.record_step(self._training(loader, first), self._models)
         chosen, was_interrupted = self._boundary.cross(
             model_steps,
             proposal=proposal,

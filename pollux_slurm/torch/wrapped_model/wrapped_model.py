@@ -22,6 +22,7 @@ from pollux_slurm.torch.gradients.preconditioning import GradientMetric
 from pollux_slurm.torch.gradients.reducer import GradientReducer
 from pollux_slurm.torch.gradients.scaling_rules import ScalingMoment, ScalingRule, gain
 from pollux_slurm.torch.gradients.step_norms import NormReader, NormSums
+from pollux_slurm.torch.measurement.precision import computed_dtype
 from pollux_slurm.torch.wrapped_model.lr_schedulers import LrSchedulers
 from pollux_slurm.torch.wrapped_model.optimizer_states import OptimizerStates
 from pollux_slurm.torch.wrapped_model.parameter_groups import ParameterGroups, restore
@@ -98,6 +99,7 @@ class WrappedModel:
         self._without_norms: ModelStep | None = None
         self._has_said_drifts = False
         self.has_stepped = False
+        self.precision: str | None = None
         # False after a regroup until it steps: one that has joined may lack a model of an earlier epoch.
         self.is_on_all_replicas = True
         self.last_gain = 1.0
@@ -142,6 +144,12 @@ class WrappedModel:
     def parameter_ids(self) -> set[int]:
         """Return the `id` of each of the model's parameters."""
         return {id(parameter) for parameter in self.module.parameters()}
+
+    def begin_forward(self) -> None:
+        """Note what type of numbers a forward pass computes with: autocast is the script's, and around it."""
+        if self.precision is None:
+            first = next(self.module.parameters())
+            self.precision = str(computed_dtype(first)).removeprefix("torch.")
 
     @property
     def can_measure(self) -> bool:

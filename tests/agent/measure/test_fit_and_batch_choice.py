@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -233,3 +235,17 @@ def test_that_one_slow_minute_on_several_nodes_does_not_count_as_a_slow_network(
         found = tuner.predict(training())
         assert found is not None
         assert found.throughput == pytest.approx(of_expected * expected.throughput, rel=0.15)
+
+
+def test_that_no_micro_batch_is_chosen_that_did_not_fit_for_jobs_of_its_kind(tuner: Tuner) -> None:
+    for fitting in (None, 64, 256):
+        known = replace(training(), fitting_atomic=fitting)
+        assert tuner.propose(known) == tuner.propose(training())
+    most = tuner.propose(replace(training(), fitting_atomic=40))
+    assert most.atomic_batch_size <= 40
+    assert most.global_batch_size == 2 * most.atomic_batch_size * (most.accumulation_steps + 1)
+    # It has trained with 48 itself, so that the others' 40 say nothing.
+    large = BatchChoice(global_batch_size=96, atomic_batch_size=48, accumulation_steps=0)
+    own = training(batch=large)
+    assert tuner.propose(replace(own, fitting_atomic=40)) == tuner.propose(own)
+    assert tuner.propose(own).atomic_batch_size > 40

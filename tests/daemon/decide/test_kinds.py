@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pollux_slurm.daemon.decide import problem_building
-from pollux_slurm.daemon.decide.kinds import Kinds
+from pollux_slurm.daemon.decide.kinds import Kinds, fitting_atomic
 from pollux_slurm.daemon.observe import cluster_picture
 from pollux_slurm.model import (
     Allocation,
@@ -21,6 +21,7 @@ from pollux_slurm.model import (
 from pollux_slurm.policy import decide
 from pollux_slurm.store.contract.interface import EarlierJob, RecentRun
 from tests.daemon.builders import MODEL, NOON, TERMS, job, node, record, snapshot
+from tests.daemon.harness import Harness
 
 EARLY = GradientStatistics(sqr=1.0, var=2.0)
 LARGE = dataclasses.replace(MODEL, max_gpus_seen=8, max_nodes_seen=2)
@@ -206,3 +207,77 @@ def test_that_moves_cost_what_they_cost_others_of_the_kind_until_the_job_has_mea
     problem = problem_building.build_problem(seen, now=NOON, default_restart_delay_s=30, kinds=Kinds(others))
     (one,) = problem.jobs
     assert (one.restart_delay_s, one.in_place_delay_s) == delays
+
+
+def without_memory(largest: int, **changes: Any) -> GoodputModel:
+    limits = dataclasses.replace(MODEL.limits, max_atomic=largest, failed_atomic=2 * largest)
+    return dataclasses.replace(LARGE, limits=limits, **changes)
+
+
+def test_that_a_job_is_told_of_the_micro_batches_for_which_its_kind_had_no_memory() -> None:
+    assert MODEL.limits.max_atomic == 256
+    others = [earlier(str(7 + number), without_memory(largest)) for number, largest in enumerate((64, 48, 2))]
+    taught = Kinds([*others, earlier("6")]).teach(record("1", terms=OF_A_KIND, model=LARGE), (LARGE, ()))
+    model = taught.models[0]
+    assert model is not None
+    # The median: the job that says 2 moves it little.
+    assert model.limits == dataclasses.replace(LARGE.limits, max_atomic=48, accumulation=True)
+    assert (taught.note or "").endswith("; no more fit into memory than 48 examples at once")
+    # A user's own bound of 64 is no lack of memory.
+    own = dataclasses.replace(LARGE, limits=dataclasses.replace(LARGE.limits, max_atomic=64))
+    assert Kinds([earlier("7", own)]).teach(record("1", terms=OF_A_KIND), (LARGE, ())).models == (LARGE, ())
+
+
+def test_that_memory_is_that_of_the_gpu_type() -> None:
+    teacher = earlier(models=(("t4", without_memory(32)), ("a100", LARGE)))
+    own = (None, (("t4", LARGE), ("a100", LARGE)))
+    taught = Kinds([teacher]).teach(record("1", terms=OF_A_KIND), own)
+    most = {gpu_type: model.limits.max_atomic for gpu_type, model in taught.models[1]}
+    assert most == {"t4": 32, "a100": 256}
+    assert (taught.note or "").endswith("; no more fit into memory than 32 examples at once on a t4")
+    known = record("1", terms=OF_A_KIND, model=LARGE)
+    seen = cluster_picture.build_picture(snapshot([node("n0")], [job("1", JobState.PENDING)]), [known])
+    kinds = Kinds([teacher])
+    problem = problem_building.build_problem(seen, now=NOON, default_restart_delay_s=30, kinds=kinds)
+    asked = dataclasses.replace(problem.jobs[0], model=None, models=taught.models[1])
+    assert fitting_atomic(known, asked, {"t4"}) == 32
+    assert fitting_atomic(known, asked, {"a100"}) is None
+    assert fitting_atomic(known, asked, set()) == 32
+    small = dataclasses.replace(LARGE, limits=dataclasses.replace(LARGE.limits, max_atomic=16))
+    assert fitting_atomic(dataclasses.replace(known, model=small), asked, {"t4"}) is None
+
+
+@pytest.mark.parametrize(
+    ("own", "teaches"),
+    [
+        ({}, True),
+        ({"num_parameters": 12}, True),
+        ({"num_parameters": 48}, False),
+        ({"precision": "bfloat16"}, False),
+        ({"num_parameters": 12, "precision": "float32"}, True),
+    ],
+)
+def test_that_a_kind_trains_the_same_network_in_the_same_precision(
+    own: dict[str, Any], teaches: bool
+) -> None:
+    teacher = earlier(model=dataclasses.replace(LARGE, num_parameters=12, precision="float32"))
+    for throughput in (MODEL.throughput, None):
+        model = dataclasses.replace(ONE, throughput=throughput, **own)
+        taught = Kinds([teacher]).teach(record("1", terms=OF_A_KIND), (model, ()))
+        assert ((taught.note or "").startswith("from 1 earlier job")) is teaches
+
+
+def test_that_the_daemon_tells_a_job_what_did_not_fit_for_another_of_its_kind(harness: Harness) -> None:
+    daemon = harness.daemon()
+    one, other = (harness.submit(gpus=1, kind="gpt2") for _ in range(2))
+
+    def fitting() -> dict[str, int | None]:
+        return {job.slurm_job_id: job.fitting_atomic for job in harness.store.jobs.all() if job.model}
+
+    harness.run_until(daemon, until=lambda: len(fitting()) == 2)
+    assert fitting() == {one: None, other: None}
+    harness.agents[one].model = without_memory(32)
+    harness.run_until(daemon, until=lambda: fitting()[other] is not None)
+    assert fitting() == {one: None, other: 32}
+    harness.run_until(daemon, until=lambda: harness.agents[other].fitting_atomic is not None)
+    assert harness.agents[other].fitting_atomic == 32

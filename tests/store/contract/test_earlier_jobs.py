@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
+import pytest
+
+from pollux_slurm.errors import ReportRefusedError
 from pollux_slurm.model import GradientStatistics, JobState
 from pollux_slurm.store.contract.interface import Store
 from tests.store.builders import (
@@ -101,3 +105,56 @@ def test_that_kinds_are_listed_by_user_and_can_be_forgotten(any_store: Store) ->
     assert any_store.kinds.forget("gpt2", user_name="nobody") == 0
     assert any_store.kinds.forget("gpt2") == 3
     assert [kind.kind for kind in any_store.kinds.all()] == ["bert"]
+
+
+def test_that_the_answer_to_a_report_is_what_fits_by_jobs_of_the_jobs_own_kind(any_store: Store) -> None:
+    any_store.jobs.register([registration(1), registration(2)], at=at(0))
+    any_store.jobs.observe([observation(number, gpus={"n0": 2}) for number in (1, 2)], at=at(1))
+
+    def answers(sequence: int) -> list[int | None]:
+        return [
+            any_store.agent.report(token_of(number), report(sequence), at=at(10 + sequence))
+            for number in (1, 2)
+        ]
+
+    assert answers(1) == [None, None]
+    any_store.jobs.record_fitting({"1": 48, "77": 3})
+    assert [job.fitting_atomic for job in any_store.jobs.active()] == [48, None]
+    assert answers(1) == [48, None]  # a report that is repeated
+    assert answers(2) == [48, None]
+    any_store.jobs.record_fitting({})
+    any_store.jobs.record_fitting({"1": None, "2": 16})
+    assert answers(3) == [None, 16]
+
+
+def test_that_what_a_job_trains_and_what_did_not_fit_is_kept(any_store: Store) -> None:
+    train(any_store, 1, "gpt2")
+    limits = dataclasses.replace(MODEL.limits, max_atomic=64, failed_atomic=128)
+    model = dataclasses.replace(MODEL, limits=limits, num_parameters=10**12, precision="bfloat16")
+    any_store.agent.report(token_of(1), report(3, model=model), at=at(30))
+    assert any_store.jobs.get("1").model == model
+    any_store.jobs.register([registration(2, terms={"kind": "gpt2"})], at=at(40))
+    (earlier,) = any_store.kinds.earlier_jobs(since=at(-1))
+    assert earlier.model == model
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"num_parameters": 0},
+        {"num_parameters": 1.5},
+        {"num_parameters": 10**16},
+        {"precision": ""},
+        {"precision": "x" * 33},
+        {"precision": "float32; --"},
+        {"precision": 32},
+        {"limits": dataclasses.replace(MODEL.limits, failed_atomic=1)},
+        {"limits": dataclasses.replace(MODEL.limits, failed_atomic=True)},
+    ],
+    ids=str,
+)
+def test_that_a_report_of_no_training_is_refused(any_store: Store, wrong: dict[str, Any]) -> None:
+    train(any_store, 1, "gpt2")
+    with pytest.raises(ReportRefusedError, match="report refused: model: "):
+        any_store.agent.report(token_of(1), report(3, model=dataclasses.replace(MODEL, **wrong)), at=at(30))
+    any_store.agent.report(token_of(1), report(3), at=at(30))

@@ -266,11 +266,16 @@ def load(url: str, text: str) -> None:
     database.close()
 
 
-def test_that_a_store_of_an_earlier_release_opens_unchanged(any_empty_url: str, store_url: str) -> None:
-    """Its tables were made by six revisions, and its rows by `fill` and `fill_more`."""
+def test_that_a_store_of_an_earlier_release_is_upgraded_with_all_that_it_tells(
+    any_empty_url: str, store_url: str
+) -> None:
+    """Its rows were written by `fill` and `fill_more`."""
     backend = any_empty_url.partition(":")[0]
     load(any_empty_url, (HERE.parent / f"stores/0105.{backend}.sql").read_text(encoding="utf-8"))
-    assert not upgrade_store(any_empty_url).changed  # it writes comments, triggers and views
+    with pytest.raises(SchemaVersionError, match="pollux db upgrade"):
+        open_store(any_empty_url)
+    outcome = upgrade_store(any_empty_url)
+    assert (outcome.before, outcome.version) == ("0105", REVISIONS[-1])
     earlier = open_store(any_empty_url)
     fill(store_url)
     fill_more(store_url)
@@ -312,14 +317,23 @@ def test_that_a_store_goes_back_to_the_schema_of_an_earlier_release_and_forward_
     with pytest.MonkeyPatch.context() as patched:
         pretend_next_release(patched, tmp_path)
         upgrade_store(any_empty_url)
-        outcome = downgrade_store(any_empty_url, REVISIONS[0])
-        assert (outcome.before, outcome.version) == ("9000", REVISIONS[0])
+        outcome = downgrade_store(any_empty_url, REVISIONS[-1])
+        assert (outcome.before, outcome.version) == ("9000", REVISIONS[-1])
         with pytest.raises(SchemaVersionError, match="pollux db upgrade"):
-            downgrade_store(any_empty_url, REVISIONS[0])
+            downgrade_store(any_empty_url, REVISIONS[-1])
     # The earlier release is installed: it has to make its triggers and views.
     for opens in (open_store, check_store):
         with pytest.raises(SchemaVersionError, match=r"lacks its views and triggers; .* pollux db upgrade"):
             opens(any_empty_url)
+    upgrade_store(any_empty_url)
+    store = open_store(any_empty_url)
+    assert told(store) == before
+    store.close()
+    assert check_store(any_empty_url).problems == ()
+
+    assert downgrade_store(any_empty_url, REVISIONS[0]).version == REVISIONS[0]
+    with pytest.raises(SchemaVersionError, match="pollux db upgrade"):
+        open_store(any_empty_url)
     upgrade_store(any_empty_url)
     store = open_store(any_empty_url)
     assert told(store) == before
@@ -332,7 +346,7 @@ def test_that_there_is_no_way_back_before_the_first_schema(any_empty_url: str) -
     fill(any_empty_url)
     with pytest.raises(StoreError, match=f"no schema '0104' to go back to; there is: {REVISIONS[0]}"):
         downgrade_store(any_empty_url, "0104")
-    assert not downgrade_store(any_empty_url, REVISIONS[0]).changed
+    assert not downgrade_store(any_empty_url, REVISIONS[-1]).changed
     assert check_store(any_empty_url).problems == ()
 
 

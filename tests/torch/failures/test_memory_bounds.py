@@ -79,7 +79,9 @@ def test_that_training_goes_on_with_smaller_micro_batches_at_the_next_start(
     assert "out of memory" in capsys.readouterr().err
     with joined(tmp_path):
         sizes, weight, loader = train(3, in_backward=in_backward)
-        assert loader.limits == BatchLimits(initial_batch_size=8, max_atomic=2, accumulation=True)
+        assert loader.limits == BatchLimits(
+            initial_batch_size=8, max_atomic=2, accumulation=True, failed_atomic=4
+        )
     # The global batch is the same, and so is the result.
     assert (sizes, weight) == ([2] * 8, -(4.5 + 12.5))
 
@@ -228,3 +230,57 @@ def test_that_all_replicas_agree_on_what_one_of_them_found_out(tmp_path: Path) -
     sizes = start(tmp_path, 2, train_on_two, str(directory), restart_count=1).succeed()
     # Four steps of 16 in two micro-batches of 4 each, then 6 in one of 3.
     assert sizes == [[4] * 8 + [3]] * 2
+
+
+class Alone:
+    """The side channel of a single replica."""
+
+    def gather(self, value: Any) -> list[Any]:
+        return [value]
+
+    def broadcast(self, value: Any) -> Any:
+        return value
+
+
+def test_that_what_fits_by_its_kind_counts_from_the_next_run_on() -> None:
+    limits = BatchLimits(initial_batch_size=64, max_batch_size=256, min_atomic=20)
+    bounds = MemoryBounds([], smallest_device=0)
+    bounds.hear("a", 16)
+    assert bounds.heard("a") == 16
+    assert bounds.heard("b") is None
+    assert bounds.narrowed("a", limits) == limits  # the replicas must agree
+    next_start = MemoryBounds([], smallest_device=0)
+    next_start.load_state_dict(bounds.state_dict())
+    bounds.begin_run(Alone())  # type: ignore[arg-type]
+    for known in (bounds, next_start):
+        assert known.narrowed("a", limits) == BatchLimits(
+            initial_batch_size=64, max_batch_size=256, min_atomic=16, max_atomic=16, accumulation=True
+        )
+        assert known.narrowed("b", limits) == limits
+    # A newer answer replaces it.
+    bounds.hear("a", 24)
+    bounds.begin_run(Alone())  # type: ignore[arg-type]
+    assert bounds.narrowed("a", limits).max_atomic == 24
+
+
+def test_that_what_has_fitted_in_this_job_refutes_its_kind() -> None:
+    bounds = MemoryBounds([], smallest_device=0)
+    bounds.record_fitting("a", 32)
+    bounds.hear("a", 32)
+    assert bounds.heard("a") == 32
+    bounds.hear("a", 31)
+    assert bounds.heard("a") is None
+    bounds.hear("a", 40)
+    bounds.hear("a", None)
+    assert bounds.heard("a") is None
+
+
+def test_that_limits_tell_the_least_batch_that_failed_in_this_job_only() -> None:
+    limits = BatchLimits(initial_batch_size=64)
+    own = [MemoryBound(loader="a", failed=failed, largest=failed // 2, device_bytes=0) for failed in (64, 40)]
+    bounds = MemoryBounds(own, smallest_device=0)
+    assert (bounds.narrowed("a", limits).max_atomic, bounds.narrowed("a", limits).failed_atomic) == (20, 40)
+    told = MemoryBound(loader="a", failed=0, largest=10, device_bytes=0)
+    assert MemoryBounds([told], smallest_device=0).narrowed("a", limits).failed_atomic is None
+    both = MemoryBounds([*own, told], smallest_device=0).narrowed("a", limits)
+    assert (both.max_atomic, both.failed_atomic) == (10, 40)

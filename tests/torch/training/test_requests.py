@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import pollux_slurm.torch as pt
+from pollux_slurm.model import BatchChoice
 from pollux_slurm.model import ReallocationStep as Step
 from pollux_slurm.store.contract.interface import RunPhase, Store
 from pollux_slurm.torch.checkpoint.checkpoint_file import read_checkpoint
@@ -339,3 +340,33 @@ def test_that_a_store_that_goes_away_stops_nothing(job: Job, store_url: str) -> 
     run.terminate()
     assert run.wait() == [143, 143], run.output()
     assert len(scripts.checkpoints(job.checkpoints)) == 1
+
+
+def test_that_what_fits_by_its_kind_bounds_a_jobs_next_run(job: Job) -> None:
+    # Two replicas have 8 examples each, and one would have 16.
+    job.store.jobs.record_fitting({"1": 8})
+    run = job.start(2, MANY_EPOCHS, 0)
+    job.await_phase(RunPhase.TRAINING)
+    # The answer to that report is known at a later step, and so before a later report.
+    for _ in range(2):
+        job.await_report(0)
+    request = job.request(0)
+    wait_until(lambda: job.step_of(request) is Step.CHECKPOINTED, timeout_s=120, what="confirmation")
+    run.terminate()
+    assert run.wait() == [143, 143], run.output()
+    model = job.store.jobs.get("1").model
+    assert model is not None
+    assert (model.limits.max_atomic, model.limits.accumulation) == (None, False)
+    num_parameters = sum(one.numel() for one in scripts.make_model("sgd")[0].parameters())
+    assert (model.num_parameters, model.precision) == (num_parameters, "float32")
+    following = job.start(1, MANY_EPOCHS, 1)
+    job.await_phase(RunPhase.TRAINING, run_number=1)
+    job.await_report(1)
+    record = job.store.jobs.get("1")
+    following.terminate()
+    assert following.wait() == [143], following.output()
+    assert record.model is not None
+    limits = record.model.limits
+    assert (limits.max_atomic, limits.accumulation, limits.failed_atomic) == (8, True, None)
+    assert record.sample is not None
+    assert record.sample.batch == BatchChoice(global_batch_size=16, atomic_batch_size=8, accumulation_steps=1)
