@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import difflib
+import functools
 import inspect
 import os
 import re
@@ -20,6 +21,7 @@ from pollux_slurm.config import Config, load_config
 from pollux_slurm.errors import SlurmCommandError, SlurmUnavailable, UsageError
 from pollux_slurm.functions.files import CALL, CALL_INFO, JOB, cloudpickle, write_json
 from pollux_slurm.functions.job import SubmittedJob
+from pollux_slurm.launch.kind import kind_of
 from pollux_slurm.launch.node.node_program import visible_gpus
 from pollux_slurm.launch.submit.checkpoint_folder import (
     checkpoints_folder,
@@ -108,7 +110,7 @@ def submit(
         cluster: "slurm", or "local": on this machine, a process for each GPU, at least `min_gpus` and at most
             `max_gpus`.
         **sbatch: Options of sbatch, with `_` for `-`: `time="4:00:00"`, `cpus_per_gpu=4`, `contiguous=True`;
-            and `total_time` and `allow_unconfirmed`, those of `pollux sbatch`.
+            and `total_time`, `kind` and `allow_unconfirmed`, those of `pollux sbatch`.
 
     Raises:
         UsageError: An option or argument cannot be right; nothing was submitted.
@@ -149,6 +151,8 @@ def submit(
         with _call_files(call):
             return _start_here(command, call)
 
+    if sbatch.get("kind") is None:
+        sbatch["kind"] = _kind(call, folder=Path.cwd() / str(sbatch.get("chdir") or ""))
     given = {**sbatch, "min_gpus": min_gpus, "max_gpus": max_gpus, "checkpoint_dir": call.directory}
     words = _option_words(given)
     if in_place is not None:
@@ -189,6 +193,28 @@ class _Call:
             directory=directory,
             folder=directory / f"function-{identifier}",
         )
+
+
+def _kind(call: _Call, *, folder: Path) -> str:
+    """Return the kind of calls of this function with these arguments, as of a script that is given them."""
+    function, named = call.function, dict[str, Any]()
+    with contextlib.suppress(TypeError, ValueError):  # as in `_refuse_arguments_among_options`
+        named = inspect.signature(function).bind_partial(*call.args).arguments
+    while isinstance(function, functools.partial):
+        named, function = {**function.keywords, **named}, function.func
+    words = [f"--{name}={_without_address(value)}" for name, value in sorted(named.items())]
+    return kind_of("", [_where(function), *words], folder=folder)
+
+
+def _without_address(value: object) -> str:
+    """Return the text of an argument, by its type where it has none but its address in memory."""
+    text = repr(value)
+    return text if " at 0x" not in text else _where(type(value))
+
+
+def _where(function: object) -> str:
+    """Return the qualified name of a function or type."""
+    return f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', '')}"
 
 
 def _with_defaults(words: Sequence[str], call: _Call) -> list[str]:
@@ -286,8 +312,12 @@ def _script(call: _Call, setup: str | Sequence[str]) -> str:
     """Return the batch script, in the form that a user would write."""
     run, function = shlex.join([*_pollux(), "run", "--", *_replica_command(call.folder)]), call.function
     before = [setup] if isinstance(setup, str) else setup
-    where = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', '')}"
-    lines = ["#!/bin/bash", f"# made by pollux_slurm.submit of {' '.join(where.split())}", *before, run]
+    lines = [
+        "#!/bin/bash",
+        f"# made by pollux_slurm.submit of {' '.join(_where(function).split())}",
+        *before,
+        run,
+    ]
     return "\n".join(lines) + "\n"
 
 

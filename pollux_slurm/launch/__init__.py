@@ -1,4 +1,4 @@
 """`pollux sbatch` and `pollux run`: submitting jobs, and starting, watching and resizing their processes.
 
-May be imported by `cli`, `launch/anchor`, `launch/run`, `launch/submit`.
+May be imported by `cli`, `functions`, `launch/anchor`, `launch/run`, `launch/submit`.
 """

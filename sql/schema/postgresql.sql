@@ -1500,6 +1500,24 @@ JOIN runs AS r ON r.id = s.run_id
 JOIN jobs AS j ON j.id = r.job_id
 JOIN users AS u ON u.user_id = j.user_id;
 
+-- One row per job that has a kind. max_gpus_seen: the most GPUs on which it measured its steps, 0 before.
+CREATE VIEW job_kinds AS
+SELECT j.id AS job_id,
+       j.slurm_job_id,
+       j.name,
+       u.user_name,
+       j.account,
+       j.state,
+       j.submitted_at,
+       j.kind,
+       measured.c0 AS max_gpus_seen
+FROM jobs AS j
+JOIN users AS u ON u.user_id = j.user_id
+LEFT JOIN LATERAL (SELECT COALESCE(MAX(m.max_gpus_seen), 0) AS c0
+        FROM model_versions AS m WHERE m.job_id = j.id AND m.alpha_g IS NOT NULL) AS measured ON true
+
+WHERE j.kind IS NOT NULL;
+
 -- One row: today (UTC), and the days 7, 30 and 365 days before it, for queries about a time up to now.
 CREATE VIEW calendar AS
 SELECT ((CURRENT_TIMESTAMP AT TIME ZONE 'UTC')::date - 0) AS today,

@@ -73,6 +73,33 @@ def test_that_in_place_is_that_of_pollux_sbatch(monkeypatch: pytest.MonkeyPatch)
     assert "inplace" not in submitted(in_place=False)
 
 
+def tune(layers: int, *, seed: int = 0, output_dir: object = None, network: object = None) -> None:
+    raise NotImplementedError
+
+
+class Network:
+    """An object whose text is its address."""
+
+
+def test_that_a_function_and_its_arguments_are_a_kind() -> None:
+    def kind(function: Any, *args: Any, **options: Any) -> str:
+        text = str(pollux_slurm.submit(function, *args, dry_run=True, min_gpus=2, **options))
+        return text.partition(",kind=")[2].partition(",")[0].split()[0] if ",kind=" in text else ""
+
+    first = kind(tune, 12)
+    assert len(first) == 16
+    assert kind(tune, 12) == first
+    assert kind(partial(tune, layers=12)) == first
+    assert kind(partial(partial(tune, seed=3), output_dir="/a"), 12) == first
+    assert kind(tune, 48) != first
+    assert kind(train, 12) != first
+    assert kind(partial(tune, network=Network()), 12) == kind(partial(tune, network=Network()), 12) != first
+    assert kind(tune, 12, chdir="elsewhere") != first
+    assert kind(tune, 12, kind=None) == first
+    assert kind(tune, 12, kind="mine") == "mine"
+    assert kind(tune, 12, kind="") == ""
+
+
 def test_that_it_says_where_limits_on_jobs_have_no_room_for_wings(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -77,7 +77,9 @@ def two_people(postgres: PostgresServer, postgres_store: Store, postgres_url: st
     for name, role in (("ada", "reader"), ("grace", "reader"), ("the_analyst", "analyst")):
         add_login(postgres.url("store"), name, shared=False, connections=5, roles=(f"pollux_{role}",))
     store = postgres_store
-    store.jobs.register([registration(1), registration(2, user_id=1002, user_name="grace")], at=at(0))
+    grace = {"user_id": 1002, "user_name": "grace"}
+    jobs = [registration(n, terms={"kind": "gpt2"}, **who) for n, who in ((1, {}), (2, grace))]
+    store.jobs.register(jobs, at=at(0))
     store.jobs.observe([observation(n, gpus={"n0": 2}) for n in (1, 2)], at=at(1))
     store.rounds.record(problem_of([1, 2]), decision_of([1, 2]), shadow=False, at=at(5))
     for number in (1, 2):

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pollux_slurm.config import Config
     from pollux_slurm.launch.submit.submission_plan import SubmissionPlan
     from pollux_slurm.slurm.commands.runner import CommandRunner
+    from pollux_slurm.store.contract.interface import Store
 
 _ANSWER_S = 30.0
 
@@ -140,29 +141,39 @@ def sbatch(ctx: typer.Context) -> None:
 
 
 def _may_start_larger(config: Config, kind: str, num_gpus: int) -> bool:
-    """Whether a daemon moves jobs, and knows jobs on more than so many GPUs that may teach one of the kind.
+    """Whether a daemon may move jobs, and jobs on more than so many GPUs may teach one of the kind.
 
-    Which account the job will have is known to Slurm alone, so jobs of all accounts count.
+    Which account the job will have is known to Slurm alone, so jobs of all accounts count. A person's login
+    on PostgreSQL finds the person's own jobs only.
     """
     import pwd
     from datetime import timedelta
 
     from pollux_slurm.errors import PolluxError
-    from pollux_slurm.now.daemon_text import daemon_absence_text
 
-    if config.store.url is None or config.kinds.shared_by == "nobody":
+    if config.store.url is None or config.kinds.shared_by == "nobody" or config.daemon.shadow:
         return False
     try:
         with opened_store(config) as store:
-            daemon = store.lease.daemon_status()
-            if daemon.is_shadow or daemon_absence_text(daemon, clock.now()) is not None:
-                return False
             user = pwd.getpwuid(os.getuid()).pw_name
             known = store.kinds.all(kind, since=clock.now() - timedelta(seconds=config.kinds.expires_s))
             teaches_all = config.kinds.shared_by == "account"
-            return any(one.max_gpus_seen > num_gpus for one in known if teaches_all or one.user_name == user)
+            seen = [one.max_gpus_seen for one in known if teaches_all or one.user_name == user]
+            return max(seen, default=0) > num_gpus and _may_move_jobs(store)
     except (PolluxError, KeyError):  # the job starts at once, with what it requests
         return False
+
+
+def _may_move_jobs(store: Store) -> bool:
+    """Whether a daemon moves jobs, or may: a person's login on PostgreSQL does not learn that none does."""
+    from pollux_slurm.errors import PolluxError
+    from pollux_slurm.now.daemon_text import daemon_absence_text
+
+    try:
+        daemon = store.lease.daemon_status()
+    except PolluxError:
+        return True
+    return not daemon.is_shadow and daemon_absence_text(daemon, clock.now()) is None
 
 
 def _answer(plan: SubmissionPlan, by: datetime, token: str, config: Config, runner: CommandRunner) -> str:
@@ -187,12 +198,11 @@ def _answer(plan: SubmissionPlan, by: datetime, token: str, config: Config, runn
 
 
 def _may_be_answered(config: Config) -> bool:
-    """Whether a daemon may answer a new job; a login of jobs or of a reader does not learn that none runs."""
+    """Whether a daemon may answer a new job; the shared login of jobs does not learn that none runs."""
     from pollux_slurm.errors import PolluxError
-    from pollux_slurm.now.daemon_text import daemon_absence_text
 
     try:
         with opened_store(config) as store:
-            return daemon_absence_text(store.lease.daemon_status(), clock.now()) is None
+            return _may_move_jobs(store)
     except PolluxError:
         return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Executable, Select, bindparam, case, func, select, update
+from sqlalchemy import Connection, Executable, Select, bindparam, case, column, func, select, table, update
 from sqlalchemy.orm import aliased
 
 from pollux_slurm.model import JobState
@@ -17,10 +17,17 @@ from pollux_slurm.store.jobs.latest import read_latest_samples
 from pollux_slurm.store.jobs.past_moves import read_regroup_costs, read_restart_delays
 from pollux_slurm.store.jobs.recent_runs import read_recent_runs
 from pollux_slurm.store.jobs.records import force_index_scans, mean_of_known
-from pollux_slurm.store.schema import JobRow, ModelVersionRow, UserRow
+from pollux_slurm.store.schema import JobRow, ModelVersionRow, UserRow, UtcDateTime
 
 # The newest so many of each kind and owner: enough to have seen large sizes, and few enough to read.
 _OF_EACH_KIND = 12
+
+_JOB_KINDS = table(
+    "job_kinds",
+    *map(column, ("job_id", "slurm_job_id", "name", "user_name", "state", "kind", "max_gpus_seen")),
+    column("submitted_at", UtcDateTime),
+)
+"""The reporting view of jobs that have a kind: `sql/views/job_kinds.sql`."""
 
 
 def read_earlier_jobs(connection: Connection, *, since: datetime) -> tuple[EarlierJob, ...]:
@@ -112,51 +119,30 @@ def read_kinds(
 ) -> tuple[KindRecord, ...]:
     """Return the kinds of each user, those of the newest jobs first; or only `kind` of each user.
 
-    Only jobs count that were submitted after `since`.
+    Only jobs count that were submitted after `since`. They are read from a view: a person's login on
+    PostgreSQL, which has no right on tables, finds the person's own jobs in it.
     """
-    newest, seen = aliased(JobRow), func.max(ModelVersionRow.max_gpus_seen)
-    wanted = JobRow.kind.is_not(None) if kind is None else JobRow.kind == clean_text(kind)
+    jobs = _JOB_KINDS.c
+    wanted = [] if kind is None else [jobs.kind == clean_text(kind)]
     if since is not None:
-        wanted &= JobRow.submitted_at >= since
-    is_completed = case((JobRow.state == JobState.COMPLETED, 1), else_=0)
-    of_each = (
-        select(
-            JobRow.kind,
-            JobRow.user_id,
-            func.count().label("num_jobs"),
-            func.sum(is_completed).label("num_completed"),
-            func.max(JobRow.id).label("newest"),
-        )
-        .where(wanted)
-        .group_by(JobRow.kind, JobRow.user_id)
-        .subquery()
-    )
-    most = (
-        select(JobRow.kind, JobRow.user_id, seen.label("seen"))
-        .join(ModelVersionRow, ModelVersionRow.job_id == JobRow.id)
-        .where(wanted, ModelVersionRow.alpha_g.is_not(None))
-        .group_by(JobRow.kind, JobRow.user_id)
-        .subquery()
-    )
+        wanted.append(jobs.submitted_at >= since)
+    place = func.row_number().over(partition_by=(jobs.kind, jobs.user_name), order_by=jobs.job_id.desc())
+    numbered = select(_JOB_KINDS, place.label("place")).where(*wanted).subquery().c
+    is_newest, is_completed = numbered.place == 1, numbered.state == JobState.COMPLETED.value
     rows = connection.execute(
-        select(of_each, UserRow.user_name, newest.slurm_job_id, newest.name, most.c.seen)
-        .join(newest, newest.id == of_each.c.newest)
-        .join(UserRow, UserRow.user_id == of_each.c.user_id)
-        .outerjoin(most, (most.c.kind == of_each.c.kind) & (most.c.user_id == of_each.c.user_id))
-        .order_by(of_each.c.newest.desc())
-    )
-    return tuple(
-        KindRecord(
-            kind=row.kind,
-            user_name=row.user_name,
-            num_jobs=row.num_jobs,
-            num_completed=row.num_completed,
-            newest_job=row.slurm_job_id,
-            newest_name=row.name,
-            max_gpus_seen=row.seen or 0,
+        select(
+            numbered.kind,
+            numbered.user_name,
+            func.count().label("num_jobs"),
+            func.count(case((is_completed, 1))).label("num_completed"),
+            func.max(case((is_newest, numbered.slurm_job_id))).label("newest_job"),
+            func.max(case((is_newest, numbered.name))).label("newest_name"),
+            func.max(numbered.max_gpus_seen).label("max_gpus_seen"),
         )
-        for row in rows
+        .group_by(numbered.kind, numbered.user_name)
+        .order_by(func.max(numbered.job_id).desc())
     )
+    return tuple(KindRecord(**row) for row in rows.mappings())
 
 
 def forget_kind(connection: Connection, kind: str, *, user_name: str | None = None) -> int:

@@ -22,6 +22,7 @@ VIEWS = (
     "model_accuracy",
     "fairness",
     "job_samples",
+    "job_kinds",
     LAST_VIEW,
 )
 

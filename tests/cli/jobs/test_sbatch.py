@@ -8,6 +8,7 @@ import pwd
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import closing
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -16,10 +17,13 @@ from typing import Any
 import pytest
 
 from pollux_slurm.store import open_store
+from pollux_slurm.store.maintenance.administration import add_login, init_store
 from tests.store.builders import MODEL, observation, registration, report, token_of
+from tests.store.postgres import PostgresServer, postgres_of_test
 
 PLAIN = {key: value for key, value in os.environ.items() if not key.startswith(("SLURM", "SBATCH", "POLLUX"))}
 PLAIN["POLLUX_STORE_URL"] = "sqlite:////srv/pollux.db"
+ME = pwd.getpwuid(os.getuid()).pw_name
 OTHER_USER = {"user_id": 54321, "user_name": "ada"}
 SCRIPT = "#!/bin/bash\n#SBATCH --time=10\npollux run -- python train.py\n"
 
@@ -209,32 +213,85 @@ def test_that_help_shows_our_options_and_examples(tmp_path: Path, word: str) -> 
     assert "pollux sbatch train.sbatch" in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("kinds", "user", "waits"),
-    [
-        ({}, {}, True),
-        ({"SHARED_BY": "nobody"}, {}, False),
-        ({"SHARED_BY": "user"}, OTHER_USER, False),
-        ({"SHARED_BY": "account"}, OTHER_USER, True),
-        ({"EXPIRES_S": "7200"}, {}, True),
-        ({"EXPIRES_S": "3000"}, {}, False),
-    ],
-)
-def test_that_a_job_waits_for_a_larger_start_only_where_kinds_teach(
-    tmp_path: Path, kinds: dict[str, str], user: dict[str, Any], waits: bool
-) -> None:
-    url, now = f"sqlite:///{tmp_path}/pollux.db", datetime.now(timezone.utc)
-    (tmp_path / "train.sbatch").write_text(SCRIPT)
-    with closing(open_store(url, create=True)) as store:
-        me = {"user_id": os.getuid(), "user_name": pwd.getpwuid(os.getuid()).pw_name, **user}
-        details = {**me, "submitted_at": now - timedelta(hours=1)}
+def remember_a_job(url: str, user: dict[str, Any]) -> None:
+    """Record a job of the kind gpt2 that somebody, or else whoever runs this test, had on up to 8 GPUs."""
+    now = datetime.now(timezone.utc)
+    with closing(open_store(url)) as store:
+        owner = {"user_id": os.getuid(), "user_name": ME, **user}
+        details = {**owner, "submitted_at": now - timedelta(hours=1)}
         store.jobs.register([registration(1, terms={"kind": "gpt2"}, **details)], at=now)
         store.jobs.observe([observation(1, gpus={"n0": 2}, started_at=now)], at=now)
         seen = dataclasses.replace(MODEL, max_gpus_seen=8)
-        store.agent.report(token_of(1, me["user_id"]), report(1, model=seen), at=now)
-        store.lease.acquire("ctl:77:a", ttl_s=600, at=now, interval_s=60, watch_s=10)
-    words = ("--dry-run", "--kind=gpt2", "train.sbatch")
-    settings = {f"POLLUX_KINDS_{key}": value for key, value in kinds.items()}
-    done = pollux(*words, cwd=tmp_path, environ={"POLLUX_STORE_URL": url, **settings})
+        store.agent.report(token_of(1, owner["user_id"]), report(1, model=seen), at=now)
+
+
+def waits_for_the_daemon(cwd: Path, url: str, **settings: str) -> bool:
+    """Return whether a job of the kind gpt2 that requests one GPU is submitted with a begin time."""
+    (cwd / "train.sbatch").write_text(SCRIPT)
+    environ = {"POLLUX_STORE_URL": url, **{f"POLLUX_{key}": value for key, value in settings.items()}}
+    done = pollux("--dry-run", "--kind=gpt2", "train.sbatch", cwd=cwd, environ=environ)
     assert done.returncode == 0
-    assert ("--begin=now+" in done.stdout) is waits
+    return "--begin=now+" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("settings", "user", "ttl_s", "waits"),
+    [
+        ({}, {}, 600, True),
+        ({}, {}, -600, False),
+        ({"KINDS_SHARED_BY": "nobody"}, {}, 600, False),
+        ({"KINDS_SHARED_BY": "user"}, OTHER_USER, 600, False),
+        ({"KINDS_SHARED_BY": "account"}, OTHER_USER, 600, True),
+        ({"KINDS_EXPIRES_S": "7200"}, {}, 600, True),
+        ({"KINDS_EXPIRES_S": "3000"}, {}, 600, False),
+        ({"DAEMON_SHADOW": "true"}, {}, 600, False),
+    ],
+)
+def test_that_a_job_waits_for_a_larger_start_only_where_kinds_teach(
+    store_url: str,
+    tmp_path: Path,
+    settings: dict[str, str],
+    user: dict[str, Any],
+    ttl_s: float,
+    waits: bool,
+) -> None:
+    remember_a_job(store_url, user)
+    with closing(open_store(store_url)) as store:
+        now = datetime.now(timezone.utc)
+        store.lease.acquire("ctl:77:a", ttl_s=ttl_s, at=now, interval_s=60, watch_s=10)
+    assert waits_for_the_daemon(tmp_path, store_url, **settings) is waits
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[PostgresServer]:
+    with postgres_of_test() as server:
+        yield server
+
+
+@pytest.mark.parametrize(
+    ("login", "settings", "user", "waits"),
+    [
+        (ME, {}, {}, True),
+        (ME, {"KINDS_EXPIRES_S": "3000"}, {}, False),
+        (ME, {"KINDS_SHARED_BY": "account"}, OTHER_USER, False),
+        ("jobs", {}, {}, False),
+    ],
+)
+def test_that_a_persons_login_on_postgresql_knows_what_the_persons_jobs_used(
+    postgres: PostgresServer,
+    tmp_path: Path,
+    login: str,
+    settings: dict[str, str],
+    user: dict[str, Any],
+    waits: bool,
+) -> None:
+    """The shared login of jobs, which is nobody's, knows nothing."""
+    admin = postgres.create_database("kinds")
+    try:
+        init_store(admin)
+        roles = ("pollux_agent", "pollux_reader") if login == ME else ("pollux_agent",)
+        add_login(admin, login, shared=login != ME, connections=5, roles=roles)
+        remember_a_job(admin, user)
+        assert waits_for_the_daemon(tmp_path, postgres.url("kinds", login=login), **settings) is waits
+    finally:
+        postgres.drop_database("kinds")

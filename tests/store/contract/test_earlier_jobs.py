@@ -27,9 +27,9 @@ NOISE = GradientStatistics(sqr=1.0, var=9.0)
 
 def train(store: Store, number: int, kind: str | None, *, seconds: float = 0.0, user_id: int = 1001) -> None:
     """Register a job that reports twice, each time with another model."""
+    owner = {"user_id": user_id, "user_name": {1001: "ada", 1002: "grace"}[user_id]}
     store.jobs.register(
-        [registration(number, terms={"kind": kind}, user_id=user_id, submitted_at=at(seconds))],
-        at=at(seconds),
+        [registration(number, terms={"kind": kind}, submitted_at=at(seconds), **owner)], at=at(seconds)
     )
     store.jobs.observe([observation(number, gpus={"n0": 2}, started_at=at(seconds + 1))], at=at(seconds + 2))
     token = token_of(number, user_id)
@@ -96,10 +96,14 @@ def test_that_kinds_are_listed_by_user_and_can_be_forgotten(any_store: Store) ->
     )
     train(any_store, 4, "gpt2", user_id=1002, seconds=80.0)
     found = [
-        (kind.kind, kind.num_jobs, kind.num_completed, kind.newest_job, kind.max_gpus_seen)
+        (kind.kind, kind.user_name, kind.num_jobs, kind.num_completed, kind.newest_name, kind.max_gpus_seen)
         for kind in any_store.kinds.all()
     ]
-    assert found == [("gpt2", 1, 0, "4", 8), ("bert", 1, 0, "3", 0), ("gpt2", 2, 1, "2", 8)]
+    assert found == [
+        ("gpt2", "grace", 1, 0, "train-4", 8),
+        ("bert", "ada", 1, 0, "train-3", 0),
+        ("gpt2", "ada", 2, 1, "train-2", 8),
+    ]
     assert [kind.newest_job for kind in any_store.kinds.all("gpt2")] == ["4", "2"]
     assert [kind.newest_job for kind in any_store.kinds.all("gpt2", since=at(75))] == ["4"]
     assert any_store.kinds.forget("gpt2", user_name="nobody") == 0

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import datetime, timezone
 
 import pytest
@@ -19,6 +21,7 @@ from pollux_slurm.store.reporting.queries import open_view_reader
 from pollux_slurm.store.schema.views import VIEWS
 from pollux_slurm.store.security.reader_views import AGGREGATES, OWN_SCHEMA
 from tests.store.builders import (
+    MODEL,
     at,
     observation,
     registration,
@@ -87,6 +90,21 @@ class TestViews:
             ):  # fmt: skip
                 with pytest.raises(errors.InsufficientPrivilege):
                     ada.execute(statement)  # type: ignore[call-overload]
+
+    def test_that_a_reader_learns_of_their_own_kinds_only(
+        self, postgres: PostgresServer, two_people: Store
+    ) -> None:
+        """Both people's jobs are of one kind; grace's measured more GPUs."""
+        seen = dataclasses.replace(MODEL, max_gpus_seen=8)
+        two_people.agent.report(token_of(2, 1002), report(2, model=seen), at=at(20))
+        found = {}
+        for login in ("ada", "grace", "the_analyst", "the_daemon"):
+            with closing(open_store(postgres.url("store", login=login))) as store:
+                found[login] = {(one.user_name, one.max_gpus_seen) for one in store.kinds.all("gpt2")}
+        ada, grace = ("ada", 2), ("grace", 8)
+        assert found == {
+            "ada": {ada}, "grace": {grace}, "the_analyst": {ada, grace}, "the_daemon": {ada, grace}
+        }  # fmt: skip
 
     def test_that_a_reader_who_asks_for_tables_is_told_of_views(
         self, postgres: PostgresServer, two_people: Store
