@@ -20,6 +20,7 @@ from pollux_slurm.daemon.decide import (
 from pollux_slurm.daemon.decide.kinds import Kinds, course_of_job
 from pollux_slurm.daemon.decide.lent_gpus import keep_submitted_shapes, moves_given_up, without_moves
 from pollux_slurm.daemon.decide.planned_moves import PlannedMove, planned_moves
+from pollux_slurm.daemon.decide.promises import counts_total_time
 from pollux_slurm.daemon.observe import association_limits
 from pollux_slurm.daemon.observe.association_limits import SiteLimits
 from pollux_slurm.daemon.observe.cluster_picture import ManagedJob
@@ -134,6 +135,11 @@ class Decider:
             picture,
             now=now,
             kinds=self._kinds(seen),
+            histories={
+                job.slurm.job_id: self._store.history.allocations(job.slurm.job_id)
+                for job in picture.managed
+                if counts_total_time(job)
+            },
             default_restart_delay_s=config.restart_delay_s,
             max_restart_delay_s=config.max_restart_delay_s,
             moves=settings.moves,

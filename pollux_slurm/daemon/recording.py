@@ -65,7 +65,7 @@ class Recorder:
 
     def _record_promises(self, seen: Round, decided: DecidedRound) -> None:
         """Record the answers to jobs with a moment that have changed, and log each change of state."""
-        new = new_answers(seen.records, decided.promises, seen.now)
+        new = new_answers(seen.picture.managed, decided.promises, seen.now)
         if not new:
             return
         self._store.jobs.record_promises(new)

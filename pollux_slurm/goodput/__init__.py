@@ -19,7 +19,7 @@ from pollux_slurm.goodput.efficiency import (
     gain,
     noise_scale,
 )
-from pollux_slurm.goodput.expected_length import expected_progress
+from pollux_slurm.goodput.expected_length import ExpectedProgress, expected_progress
 from pollux_slurm.goodput.fit import FitResult, fit_throughput
 from pollux_slurm.goodput.observation import Observation, lasts_s
 from pollux_slurm.goodput.taught_model import agrees, taught_model, training_course
@@ -27,6 +27,7 @@ from pollux_slurm.goodput.throughput_model import gradient_time_s, iteration_tim
 
 __all__ = [
     "BatchChooser",
+    "ExpectedProgress",
     "FitResult",
     "GoodputEstimate",
     "GoodputTable",

@@ -20,8 +20,8 @@ from pollux_slurm.model import (
     TrainingCourse,
 )
 
-MAX_KIND_ERROR = 0.3
-"""A kind whose model is off by more than this part, where both have measured, does not count for a job."""
+# A kind whose model is off by more than this part, where both have measured, does not count for a job.
+_MAX_KIND_ERROR = 0.3
 
 # The most by which a kind's model is scaled to what a job has measured.
 _MAX_SCALE = 2.0
@@ -34,8 +34,8 @@ def agrees(own: GoodputModel | None, teacher: GoodputModel) -> bool:
     """Return whether nothing that a job has measured itself contradicts `teacher`.
 
     What they train must be the same (`trains_the_same`). The times of a step with the initial batch may
-    differ by `MAX_KIND_ERROR`, either on one GPU or on the largest size that the job was measured on. Fits of
-    the same training differ there by more: on many GPUs where they are of few sizes, on one where the job
+    differ by `_MAX_KIND_ERROR`, either on one GPU or on the largest size that the job was measured on. Fits
+    of the same training differ there by more: on many GPUs where they are of few sizes, on one where the job
     never was on one.
     """
     if own is None:
@@ -46,7 +46,7 @@ def agrees(own: GoodputModel | None, teacher: GoodputModel) -> bool:
         return True
     initial = own.limits.initial_batch_size
     ratios = [_ratio(own, teacher.throughput, size, initial) for size in ((1, 1), _largest_size(own))]
-    return any(1 / (1 + MAX_KIND_ERROR) <= ratio <= 1 + MAX_KIND_ERROR for ratio in ratios)
+    return any(1 / (1 + _MAX_KIND_ERROR) <= ratio <= 1 + _MAX_KIND_ERROR for ratio in ratios)
 
 
 def trains_the_same(own: GoodputModel, teacher: GoodputModel) -> bool:

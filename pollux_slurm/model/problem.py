@@ -116,13 +116,14 @@ class ProblemJob:
     - `progress`: useful examples so far (goodput integrated over time)
     - `epochs_done`, `epochs_declared`: its own declaration of its length; `declaration_doubt` is the reason
       why a declaration does not count
-    - `expected_progress`: the progress at which it will end by the lengths of its kind, None where unknown
+    - `expected_progress`: the progress at which it will end by the lengths of its kind, None where unknown:
+      their median; `expected_low` and `expected_high` are the least and the greatest
     - `course`: that of a completed training of its kind
 
     Its promise:
 
     - `finish_by_s`: the seconds until its owner wants it finished, below 0 afterwards; None for no wish
-    - `time_left_s`: for how long its time limit still lets it have GPUs; None for no limit
+    - `time_left_s`: for how long its time limit, or total time, still lets it have GPUs; None for no limit
     - `promise`: the answer of earlier rounds, None before the first
     - `promised_gpus`: the fewest GPUs that keep an accepted promise now
 
@@ -159,6 +160,8 @@ class ProblemJob:
     epochs_declared: float | None = None
     declaration_doubt: str | None = None
     expected_progress: float | None = None
+    expected_low: float | None = None
+    expected_high: float | None = None
     model_doubt: str | None = None
     kind_note: str | None = None
     waiting_s: float = 0.0

@@ -32,6 +32,7 @@ class Outlook:
     - `way`, `move_delay_s`: how it is expected to move, and for how long; None where it stays
     - `throughput` (examples/s) and `efficiency` at the decided allocation; None for a job without a model
     - `num_gpus_more`, `speedup_more`: one GPU more, and its goodput relative to the decided one's
+    - `left_low_s`, `left_high_s`: what is left of its training on one GPU, by the lengths of its kind
     - `over_one_gpu`, `over_before`: goodput relative to one GPU, and to the `size_before` that it had
     """
 
@@ -46,6 +47,8 @@ class Outlook:
     efficiency: float | None = None
     num_gpus_more: int | None = None
     speedup_more: float | None = None
+    left_low_s: float | None = None
+    left_high_s: float | None = None
     over_one_gpu: float | None = None
     size_before: int | None = None
     over_before: float | None = None
@@ -227,7 +230,7 @@ def _outlook(
     reallocation `last`.
     """
     from pollux_slurm.goodput import best_batch
-    from pollux_slurm.policy import expected_move
+    from pollux_slurm.policy import expected_move, remaining_by_kind_s
 
     move = expected_move(problem, asked, job.allocation) or (None, None)
     known = Outlook(
@@ -247,9 +250,10 @@ def _outlook(
     one_more, num_nodes = job.allocation.num_gpus + 1, job.allocation.num_nodes
     room = num_nodes * max((node.num_gpus for node in problem.nodes), default=0)
     larger = best_batch(model, Configuration(num_nodes=num_nodes + (one_more > room), num_gpus=one_more))
-    single = None
-    if job.allocation.num_gpus > 1:
-        single = best_batch(model, Configuration(num_nodes=1, num_gpus=1))
+    single = best_batch(model, Configuration(num_nodes=1, num_gpus=1))
+    left = None if single is None else remaining_by_kind_s(asked, single.goodput)
+    if job.allocation.num_gpus == 1:
+        single = None
     former = asked.current
     if former == job.allocation and last is not None and last.target == former:
         former = last.source
@@ -262,6 +266,8 @@ def _outlook(
         efficiency=there.efficiency,
         num_gpus_more=one_more,
         speedup_more=None if larger is None else larger.goodput / there.goodput,
+        left_low_s=None if left is None else left[0],
+        left_high_s=None if left is None else left[1],
         over_one_gpu=None if single is None else there.goodput / single.goodput,
         size_before=None if formerly is None else former.num_gpus,
         over_before=None if formerly is None else there.goodput / formerly.goodput,

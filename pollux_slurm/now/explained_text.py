@@ -136,6 +136,7 @@ def _reasons(known: Explained, decision: JobDecision) -> Lines:
 
         yield from _line("move", way_text(outlook.way, outlook.move_delay_s))
     yield from _predicted(decision, outlook)
+    yield from _left(outlook)
     yield from _measured(known)
     has = 0 if known.present is None else known.present.record.allocation.num_gpus
     bound = present_bound(has or decision.allocation.num_gpus, known.max_gpus, decision.bound_by)
@@ -176,6 +177,14 @@ def _predicted(decision: JobDecision, outlook: Outlook | None) -> Lines:
         yield from _line(
             "predicted", unknown if outlook is None else "nothing yet: no step of it has been measured"
         )
+
+
+def _left(outlook: Outlook | None) -> Lines:
+    """Yield what is left of a job's training, as a range where the lengths of its kind differ."""
+    if outlook is None or outlook.left_low_s is None:
+        return
+    times = dict.fromkeys((duration_text(outlook.left_low_s), duration_text(outlook.left_high_s)))
+    yield from _line("left", f"{' to '.join(times)} of training on one GPU, by completed jobs of its kind")
 
 
 def _measured(known: Explained) -> Lines:

@@ -70,6 +70,7 @@ def explained_as_dict(known: Explained) -> dict[str, Any]:
         **_of(job, "declared_gain declaration_doubt pinned_because"),
         **_of(outlook, "before model_doubt kind_note share share_note way move_delay_s"),
         "predicted": _of(outlook, "throughput efficiency") if has_rate else None,
+        **_of(outlook, "left_low_s left_high_s"),
         "one_gpu_more": _of(outlook, "num_gpus=num_gpus_more speedup=speedup_more") if has_rate else None,
         **_of(outlook, "speedup_over_one_gpu=over_one_gpu size_before speedup_over_before=over_before"),
         **_of(known, "max_gpus moved_since=was_moving"),

@@ -6,6 +6,7 @@ May be imported by `cli`, `daemon`, `now`, `report`, `simulator`.
 from pollux_slurm.policy.candidates.in_place_moves import expected_move
 from pollux_slurm.policy.decide import SOLVERS, Allocations, allocate, decide, fitness_of
 from pollux_slurm.policy.explain.wording import BOUND_TEXTS, explanation, way_text
+from pollux_slurm.policy.objectives.job_values import remaining_by_kind_s
 from pollux_slurm.policy.objectives.registry import OBJECTIVES
 from pollux_slurm.policy.problem.node_facts import NodeFactsCache
 
@@ -20,5 +21,6 @@ __all__ = [
     "expected_move",
     "explanation",
     "fitness_of",
+    "remaining_by_kind_s",
     "way_text",
 ]

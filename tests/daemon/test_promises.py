@@ -10,6 +10,7 @@ import pytest
 
 from pollux_slurm.model import Decision, Problem, PromiseState
 from pollux_slurm.slurm.parsing.comment_terms import decode_comment, encode_comment
+from pollux_slurm.store.contract.interface import PromiseRecord
 from tests.daemon.harness import Harness
 
 
@@ -65,6 +66,26 @@ def test_that_a_promise_is_recorded_kept_and_ended(
     ask(harness, job_id, hours=2)
     harness.run_until(daemon, until=lambda: state() is PromiseState.UNKNOWN)
     assert state() is PromiseState.UNKNOWN
+
+
+def test_that_a_promise_lies_within_the_total_time_of_all_runs(harness: Harness) -> None:
+    daemon = harness.daemon()
+    ids = [harness.submit(minutes=60, total_minutes=minutes) for minutes in (61, 60_000)]
+    harness.run_until(daemon, seconds=8)
+
+    def answers() -> list[PromiseRecord | None]:
+        return [harness.store.jobs.get(job_id).promise for job_id in ids]
+
+    for job_id in ids:
+        harness.agents[job_id].epoch, harness.agents[job_id].total_epochs = 1, 1000
+        ask(harness, job_id, hours=10_000)
+    states = [PromiseState.REFUSED, PromiseState.ACCEPTED]
+    harness.run_until(daemon, until=lambda: [one and one.state for one in answers()] == states, seconds=300)
+    short, enough = answers()
+    assert short is not None
+    assert enough is not None
+    assert (short.state, enough.state, enough.reason) == (*states, None)
+    assert (short.reason or "").startswith("its total time ends it at ")
 
 
 def test_that_a_shadow_promises_nothing(harness: Harness) -> None:

@@ -17,12 +17,14 @@ from datetime import datetime
 from pollux_slurm.daemon.decide import model_checks
 from pollux_slurm.daemon.decide.model_checks import Models
 from pollux_slurm.goodput import agrees, taught_model, training_course
-from pollux_slurm.goodput.taught_model import MAX_KIND_ERROR, trains_the_same
+from pollux_slurm.goodput.taught_model import trains_the_same
 from pollux_slurm.model import GoodputModel, JobState, ProblemJob, TrainingCourse
 from pollux_slurm.store.contract.interface import EarlierJob, JobRecord, Sample
 from pollux_slurm.text import plural
 
 _KILLED = (JobState.FAILED, JobState.CANCELLED, JobState.TIMEOUT)
+# By this factor at most, the progress of equal trainings differs at their end.
+_ALIKE = 1.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +33,7 @@ class Taught:
 
     Their limits leave out micro-batches for which jobs of its kind had no memory.
     `lengths` are the useful examples of the completed jobs of its kind that no killed one has passed.
-    `course` is that of a whole training, None where these do not agree on its length.
+    `course` is that of the longest of them, for a job with a moment.
     The times of moves are the medians of those that jobs of its kind measured, None where none did.
     """
 
@@ -84,8 +86,8 @@ class Kinds:
         proven = _proven_atomic(record, taught)
         whose = f"by {record.user_name}" if self._shared_by == "user" else f"in account {record.account}"
         source = f"from {plural(len(agreeing), 'earlier job')} of its kind {whose}"
-        # A killed job has passed lengths that are too short.
-        passed = max((job.progress for job in agreeing if job.state in _KILLED), default=0.0)
+        # A killed job has passed lengths that are too short. It may also have failed after its training.
+        passed = max((job.progress for job in agreeing if job.state in _KILLED), default=0.0) / _ALIKE
         completed = [job for job in agreeing if job.state is JobState.COMPLETED and job.progress > passed]
         lengths = tuple(job.progress * job.model.limits.initial_batch_size for job in completed)
         return Taught(
@@ -100,9 +102,6 @@ class Kinds:
 
     def _course(self, record: JobRecord, completed: Sequence[EarlierJob]) -> TrainingCourse | None:
         if record.terms.finish_by is None or self._course_of is None or not completed:
-            return None
-        lengths = [job.progress for job in completed]
-        if max(lengths) > (1 + MAX_KIND_ERROR) * min(lengths):
             return None
         return self._course_of(max(completed, key=lambda job: job.progress))
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from types import MappingProxyType
 
 from pollux_slurm.config import MovesConfig, PolicyConfig
 from pollux_slurm.daemon.decide import declared_epochs, in_place, model_checks, policy_settings
@@ -25,7 +26,7 @@ from pollux_slurm.model import (
     SlurmJob,
 )
 from pollux_slurm.slurm.parsing.comment_terms import decode_comment
-from pollux_slurm.store.contract.interface import JobRecord, RunPhase
+from pollux_slurm.store.contract.interface import AllocationRecord, JobRecord, RunPhase
 
 
 def build_problem(
@@ -41,6 +42,7 @@ def build_problem(
     moves: MovesConfig | None = None,
     default_in_place_delay_s: float = 15.0,
     kinds: Kinds | None = None,
+    histories: Mapping[str, Sequence[AllocationRecord]] = MappingProxyType({}),
 ) -> Problem:
     """Build the scheduling problem of a round: which jobs take part, and which are pinned.
 
@@ -53,7 +55,8 @@ def build_problem(
     A measured restart delay counts up to `max_restart_delay_s`: a job could otherwise avoid moves by
     reporting its first step late. `pause_ttl_s` is how far ahead a pause sets the begin time. `unmanaged`
     jobs are added as they are. `nodes` replaces the picture's nodes. `kinds` teach jobs what others of their
-    kind have measured; a job whose model is in doubt learns nothing.
+    kind have measured; a job whose model is in doubt learns nothing. `histories` are the allocations of the
+    jobs whose promises their total time bounds, by job id.
 
     The delay of a move in place is the time for which gained GPUs are idle, and the standstill after it:
     `default_in_place_delay_s` until the job's own warm-up, or that of its kind, was measured. A requeue
@@ -77,7 +80,13 @@ def build_problem(
             job.record, taught, default_restart_delay_s, default_in_place_delay_s, max_restart_delay_s
         )
         on_nodes = usable.by(job.slurm, job.record.required_nodes)
-        jobs.append(_problem_job(job, *placement, delays, on_nodes, doubt, taught, now=now, policy=policy))
+        history = histories.get(job.slurm.job_id, ())
+        left_s = None if job.record.terms.finish_by is None else time_left_s(job, now, history)
+        jobs.append(
+            _problem_job(
+                job, *placement, delays, on_nodes, doubt, taught, now=now, policy=policy, left_s=left_s
+            )
+        )
     jobs.extend(unmanaged)
     return Problem(
         nodes=tuple(
@@ -107,6 +116,7 @@ def _problem_job(
     *,
     now: datetime,
     policy: PolicyConfig,
+    left_s: float | None,
 ) -> ProblemJob:
     """Return a job that takes part, in its `current` allocation, and pinned there where it is so `because`.
 
@@ -116,6 +126,7 @@ def _problem_job(
     declaration = declared_epochs.check_declaration(record)
     model, by_type = taught.models
     restart_delay_s, in_place_delay_s = delays
+    expected = expected_progress(declaration.progress or 0.0, taught.lengths)
     return ProblemJob(
         job_id=slurm.job_id,
         model=model,
@@ -147,11 +158,13 @@ def _problem_job(
         epochs_done=declaration.epochs_done,
         epochs_declared=declaration.epochs_declared,
         declaration_doubt=declaration.doubt,
-        expected_progress=expected_progress(declaration.progress or 0.0, taught.lengths),
+        expected_progress=None if expected is None else expected.median,
+        expected_low=None if expected is None else expected.low,
+        expected_high=None if expected is None else expected.high,
         prediction_error=record.prediction_error,
         course=taught.course,
         finish_by_s=finish_by_s(record, now),
-        time_left_s=None if record.terms.finish_by is None else time_left_s(job, now),
+        time_left_s=left_s,
         promise=None if record.promise is None else record.promise.state,
         waiting_s=0.0 if current else _seconds_since(record.last_allocated_at or record.submitted_at, now),
     )

@@ -13,6 +13,7 @@ from datetime import datetime
 
 from pollux_slurm.config import DaemonConfig
 from pollux_slurm.daemon.observe.cluster_picture import ManagedJob
+from pollux_slurm.daemon.observe.used_time import used_s
 from pollux_slurm.model import JobState, JobTerms, ReallocationCause, SlurmJob
 from pollux_slurm.now.known_jobs import is_recorded_job
 from pollux_slurm.slurm.parsing.comment_terms import decode_comment
@@ -35,15 +36,6 @@ def time_left_s(job: SlurmJob, now: datetime) -> float | None:
     return max(job.time_limit_s - used_s, min(_MIN_TIME_LEFT_S, job.time_limit_s))
 
 
-def used_s(history: Iterable[AllocationRecord], now: datetime) -> float:
-    """Return the wall time of all runs, in seconds, from a job's allocation intervals."""
-    return sum(
-        max(((interval.ended_at or now) - interval.started_at).total_seconds(), 0.0)
-        for interval in history
-        if interval.allocation
-    )
-
-
 def next_slice_s(
     job: SlurmJob, record: JobRecord, history: Iterable[AllocationRecord], now: datetime
 ) -> float | None:
@@ -59,11 +51,7 @@ def next_slice_s(
     if terms is None or terms.slice_s is None or terms.total_s is None:
         return None
     granted_s = job.time_limit_s if record.granted_time_limit_s is None else record.granted_time_limit_s
-    intervals = tuple(history)
-    spent_s = used_s(intervals, now)
-    if job.started_at is not None and all(interval.ended_at is not None for interval in intervals):
-        spent_s += max((now - job.started_at).total_seconds(), 0.0)  # this run has no interval yet
-    left_s = min(float(terms.slice_s), terms.total_s - spent_s)
+    left_s = min(float(terms.slice_s), terms.total_s - used_s(job, history, now))
     left_s = left_s if granted_s is None else min(left_s, granted_s)
     return left_s if left_s >= (job.time_left_s(now) or 0.0) + _MIN_TIME_LEFT_S else None
 

@@ -155,6 +155,18 @@ def expected_remaining_s(job: ProblemJob, one_gpu_goodput: float) -> float | Non
     return left / one_gpu_goodput if left > 0 else None
 
 
+def remaining_by_kind_s(job: ProblemJob, one_gpu_goodput: float) -> tuple[float, float] | None:
+    """Return a job's remaining time on one GPU by the least and the greatest length of its kind.
+
+    None where these are unknown, or its own declaration counts.
+    """
+    low, high = job.expected_low, job.expected_high
+    if low is None or high is None or one_gpu_goodput <= 0 or declared_remaining_s(job, 1.0) is not None:
+        return None
+    done = job.progress or 0.0
+    return max(low - done, 0.0) / one_gpu_goodput, max(high - done, 0.0) / one_gpu_goodput
+
+
 def seconds_left(jobs: Sequence[ProblemJob], tables: SpeedupTables) -> FloatArray:
     """Return how long each job trains on in each configuration, (J, C); infinite where that is not known."""
     alone = zip(jobs, tables.one_gpu_goodput.tolist(), strict=True)

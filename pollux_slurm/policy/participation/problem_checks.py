@@ -22,6 +22,14 @@ MAX_TIME_S = 1e12
 MAX_FAIR_SHARE = 1024
 MAX_SEED = 2**63 - 1
 _NUMBERS = frozenset({int, float})
+_LENGTHS = (
+    "progress",
+    "epochs_done",
+    "epochs_declared",
+    "expected_progress",
+    "expected_low",
+    "expected_high",
+)
 PENALTIES = ("paper", "amortised")
 
 
@@ -124,6 +132,8 @@ def _is_clearly_valid(job: ProblemJob, nodes: set[str]) -> bool:
         and job.epochs_done is None
         and job.epochs_declared is None
         and job.expected_progress is None
+        and job.expected_low is None
+        and job.expected_high is None
         and job.course is None
         and job.finish_by_s is None
         and job.time_left_s is None
@@ -181,7 +191,7 @@ def _field_error(job: ProblemJob, nodes: set[str]) -> str | None:
     for name, value in (("weight", job.weight), ("share", job.share)):
         if not _is_number(value) or not 1e-6 <= value <= 1e6:
             return f"{name} must be a number from 1e-6 to 1e6, not {shown(value)}"
-    for name in ("progress", "epochs_done", "epochs_declared", "expected_progress", "time_left_s"):
+    for name in (*_LENGTHS, "time_left_s"):
         value = getattr(job, name)
         if value is not None and not _is_time(value):
             return f"{name} must be finite and at least 0, not {shown(value)}"

@@ -13,9 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pollux_slurm.goodput import TableCache
-from pollux_slurm.goodput.taught_model import MAX_KIND_ERROR
 from pollux_slurm.model import GradientStatistics, Problem, ProblemJob, PromiseState
-from pollux_slurm.policy.objectives.job_values import declared_remaining_s
+from pollux_slurm.policy.objectives.job_values import declared_remaining_s, remaining_by_kind_s
 from pollux_slurm.policy.objectives.multi_node_cap import capped_speedup
 from pollux_slurm.policy.objectives.packing_preference import packing_columns
 from pollux_slurm.policy.problem.node_facts import NodeFacts
@@ -44,28 +43,19 @@ NO_LENGTH = (
 NO_LENGTH_YET = (
     "its length is not known before its first epoch has ended, as no completed job of its kind tells it"
 )
-NO_SINGLE_LENGTH = (
-    "its length is not known before its first epoch has ended, as the completed jobs of its kind differ in "
-    f"length by more than {MAX_KIND_ERROR:.0%}"
-)
 NO_SPEED = "no step of it has been measured, nor of an earlier job of its kind"
 
 
 def remaining_work(job: ProblemJob) -> float | None:
     """Return the useful examples that a job has still to process, None where that is not known.
 
-    Its own declaration counts once a part of it is done, before that the length of its kind.
+    Its own declaration counts once a part of it is done, before that the greatest length of its kind.
     """
     # At one example a second, seconds are examples; without progress, they say nothing.
     if left := declared_remaining_s(job, 1.0):
         return left
-    return None if job.course is None else max(job.course.work - (job.progress or 0.0), 0.0)
-
-
-def _why_no_length(job: ProblemJob) -> str:
-    if job.progress is not None and job.epochs_declared is None:
-        return NO_LENGTH
-    return NO_LENGTH_YET if job.expected_progress is None else NO_SINGLE_LENGTH
+    by_kind = remaining_by_kind_s(job, 1.0)
+    return None if by_kind is None else by_kind[1]
 
 
 def why_not_kept(job: ProblemJob) -> str | None:
@@ -106,7 +96,8 @@ def find_needs(
         if not rates or (tables.rows[row] < 0).all():
             found[job.job_id] = NO_SPEED
         elif work is None:
-            found[job.job_id] = _why_no_length(job)
+            is_silent = job.progress is not None and job.epochs_declared is None
+            found[job.job_id] = NO_LENGTH if is_silent else NO_LENGTH_YET
         else:
             found[job.job_id] = _need(job, work, rates)
     return found

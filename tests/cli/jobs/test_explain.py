@@ -63,6 +63,28 @@ def test_that_the_last_round_is_explained(url: str) -> None:
         assert word not in "\n".join(shown)
 
 
+def test_that_what_is_left_by_the_lengths_of_a_kind_is_a_range_where_they_differ(tmp_path: Path) -> None:
+    # One GPU makes a thousand useful examples a second.
+    lengths = {"progress": 1e6, "expected_low": 4.6e6, "expected_progress": 4.6e6}
+    file = tmp_path / "problem.json"
+
+    def left(**fields: float) -> str | None:
+        one = job("7", {"n0": 2}, **{**lengths, **fields})
+        file.write_text(problem_to_json(problem(nodes(1), one)))
+        shown = pollux("explain", "7", "--problem", str(file)).stdout.splitlines()
+        return next((line[13:] for line in shown if line.startswith("  left ")), None)
+
+    of_its_kind = "of training on one GPU, by completed jobs of its kind"
+    assert left(expected_high=4.6e6) == f"1 h {of_its_kind}"
+    assert left(expected_high=1.9e7) == f"1 h to 5 h {of_its_kind}"
+    assert left(expected_high=1.9e7, max_gpus=1) == f"1 h to 5 h {of_its_kind}"
+    # Its own declaration counts.
+    assert left(expected_high=1.9e7, epochs_done=1.0, epochs_declared=3.0) is None
+    assert left() is None
+    facts = json.loads(pollux("explain", "7", "--problem", str(file), "--json").stdout)
+    assert (facts["left_low_s"], facts["left_high_s"]) == (None, None)
+
+
 def test_that_a_round_of_another_release_is_explained_without_its_problem(url: str) -> None:
     with sqlite3.connect(url.removeprefix("sqlite:///")) as database:
         database.execute("UPDATE rounds SET problem = '{}'")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -10,8 +11,9 @@ import pytest
 
 from pollux_slurm.daemon.decide import problem_building
 from pollux_slurm.daemon.decide.kinds import Kinds, course_of_job
-from pollux_slurm.daemon.decide.promises import new_answers, time_left_s
+from pollux_slurm.daemon.decide.promises import counts_total_time, new_answers, time_left_s
 from pollux_slurm.daemon.observe import cluster_picture
+from pollux_slurm.daemon.observe.cluster_picture import ManagedJob
 from pollux_slurm.goodput.taught_model import COURSE_PARTS
 from pollux_slurm.model import (
     Allocation,
@@ -25,7 +27,7 @@ from pollux_slurm.model import (
 )
 from pollux_slurm.now.promises import promise_text, slack_text
 from pollux_slurm.slurm.parsing.comment_terms import encode_comment
-from pollux_slurm.store.contract.interface import JobRecord, PromiseRecord, Reallocation
+from pollux_slurm.store.contract.interface import AllocationRecord, JobRecord, PromiseRecord, Reallocation
 from tests.daemon.builders import MODEL, NOON, TERMS, job, node, reallocation, record, sample, snapshot
 from tests.daemon.decide.test_kinds import OF_A_KIND, earlier
 
@@ -39,34 +41,38 @@ def asking(promise: PromiseRecord | None = None) -> JobRecord:
     return record("1", terms=dataclasses.replace(TERMS, finish_by=BY), promise=promise)
 
 
+def shown(one: JobRecord) -> ManagedJob:
+    return ManagedJob(slurm=job("1", comment=encode_comment("", one.terms)), record=one)
+
+
 def answer(**fields: Any) -> Promise:
     accepted: dict[str, Any] = {"state": PromiseState.ACCEPTED, "least_gpus": 2, "finish_s": 5400.0}
     return Promise(job_id="1", **(accepted | fields))
 
 
 def test_that_a_changed_answer_is_recorded_and_the_same_one_is_not() -> None:
-    assert new_answers([asking()], {"1": answer()}, NOON) == {"1": ACCEPTED}
-    assert new_answers([asking(ACCEPTED)], {"1": answer(finish_s=5430.0)}, NOON) == {}
+    assert new_answers([shown(asking())], {"1": answer()}, NOON) == {"1": ACCEPTED}
+    assert new_answers([shown(asking(ACCEPTED))], {"1": answer(finish_s=5430.0)}, NOON) == {}
     for change in ({"finish_s": 5460.0}, {"finish_s": None}, {"least_gpus": 1}, {"reason": "other"}):
-        assert list(new_answers([asking(ACCEPTED)], {"1": answer(**change)}, NOON)) == ["1"]
-    assert new_answers([asking(ACCEPTED)], {}, NOON) == {}
+        assert list(new_answers([shown(asking(ACCEPTED))], {"1": answer(**change)}, NOON)) == ["1"]
+    assert new_answers([shown(asking(ACCEPTED))], {}, NOON) == {}
 
 
 def test_that_a_time_limit_that_is_too_short_is_the_reason() -> None:
     refused = {"1": answer(state=PromiseState.REFUSED, time_left_s=180.0)}
-    waits = new_answers([asking()], refused, NOON)["1"]
+    waits = new_answers([shown(asking())], refused, NOON)["1"]
     assert waits.reason == (
         "its time limit ends it 3 min after its start, before it is finished: "
         "ask for more --time or --total-time"
     )
     runs = dataclasses.replace(asking(waits), allocation=Allocation.of({"n0": 1}))
-    running = new_answers([runs], refused, NOON)["1"]
+    running = new_answers([shown(runs)], refused, NOON)["1"]
     assert running.reason is not None
     assert running.reason.startswith("its time limit ends it at 2026-01-01 12:03:00 UTC, before")
     # The same answer a minute later.
     later = {"1": answer(state=PromiseState.REFUSED, time_left_s=120.0, finish_s=5340.0)}
     again = dataclasses.replace(runs, promise=running)
-    assert new_answers([again], later, NOON + timedelta(minutes=1)) == {}
+    assert new_answers([shown(again)], later, NOON + timedelta(minutes=1)) == {}
     assert promise_text(BY, running).startswith(
         "by 2026-01-01 14:00:00 UTC: does not fit: its time limit ends"
     )
@@ -74,10 +80,22 @@ def test_that_a_time_limit_that_is_too_short_is_the_reason() -> None:
     assert "; 30 min to spare, but its time limit ends it at" in promise_text(BY, accepted)
 
 
-def left_s(slurm: SlurmJob, move: Reallocation | None = None) -> float | None:
+def managed(slurm: SlurmJob, move: Reallocation | None = None) -> ManagedJob:
     asks = dataclasses.replace(asking(), open_reallocation=move)
     (one,) = cluster_picture.build_picture(snapshot([node("n0")], [slurm]), [asks]).managed
-    return time_left_s(one, NOON)
+    return one
+
+
+def left_s(
+    slurm: SlurmJob, move: Reallocation | None = None, history: Sequence[AllocationRecord] = ()
+) -> float | None:
+    return time_left_s(managed(slurm, move), NOON, history)
+
+
+def ran(begin: datetime, end: datetime | None) -> AllocationRecord:
+    return AllocationRecord(
+        slurm_job_id="1", allocation=Allocation.of({"n0": 1}), started_at=begin, ended_at=end
+    )
 
 
 def test_that_a_time_limit_counts_over_the_moves_of_a_job() -> None:
@@ -92,13 +110,34 @@ def test_that_a_time_limit_counts_over_the_moves_of_a_job() -> None:
     move = dataclasses.replace(move, time_left_s=1200.0)
     assert left_s(waiting, move) == 1200.0
     assert left_s(dataclasses.replace(running, time_limit_s=1200.0), move) == 900.0
-    slices = encode_comment("", dataclasses.replace(TERMS, slice_s=3600, total_s=7200))
-    assert left_s(dataclasses.replace(running, comment=slices)) is None
+
+
+def test_that_a_total_time_counts_over_the_runs_of_a_job() -> None:
+    terms = dataclasses.replace(TERMS, slice_s=3600, total_s=7200, finish_by=BY)
+    comment = encode_comment("", terms)
+    running = job("1", on={"n0": 1}, time_limit_s=3600.0, comment=comment)  # for five minutes
+    waiting = job("1", JobState.PENDING, time_limit_s=3600.0, comment=comment)
+    unknown = dataclasses.replace(running, comment=encode_comment("", dataclasses.replace(TERMS)))
+    assert [counts_total_time(managed(one)) for one in (running, unknown)] == [True, False]
+    earlier_run = ran(NOON - timedelta(minutes=90), NOON - timedelta(minutes=40))
+    this_run = ran(NOON - timedelta(minutes=5), None)
+    assert left_s(waiting) == 7200.0
+    assert left_s(waiting, history=[earlier_run]) == 7200.0 - 3000.0
+    assert left_s(running, history=[earlier_run, this_run]) == 7200.0 - 3300.0
+    # A round may see a run before the store has its interval.
+    assert left_s(running, history=[earlier_run]) == 7200.0 - 3300.0
+    # A run has what Slurm lets it have.
+    assert left_s(running, history=[ran(NOON - timedelta(hours=5), None)]) == 3300.0
+    refused = {"1": answer(state=PromiseState.REFUSED, time_left_s=180.0)}
+    asks = dataclasses.replace(asking(), terms=terms)
+    assert new_answers([shown(asks)], refused, NOON)["1"].reason == (
+        "its total time ends it 3 min after its start, before it is finished: ask for more --total-time"
+    )
 
 
 def test_that_the_reason_why_a_promise_ended_stays() -> None:
     ended = PromiseRecord(state=PromiseState.ENDED, reason="its length is refuted")
-    assert new_answers([asking(ended)], {"1": answer(state=PromiseState.ENDED)}, NOON) == {}
+    assert new_answers([shown(asking(ended))], {"1": answer(state=PromiseState.ENDED)}, NOON) == {}
 
 
 def test_that_a_problem_has_the_moment_the_answer_and_the_length_of_the_kind() -> None:
@@ -127,7 +166,7 @@ def test_that_a_problem_has_the_moment_the_answer_and_the_length_of_the_kind() -
         return None if taught.course is None else taught.course.work
 
     assert work(100.0, 120.0) == 120.0
-    assert work(100.0, 131.0) is None
+    assert work(131.0, 100.0, 900.0) == 900.0
     assert work(100.0, state=JobState.RUNNING) is None
     assert work(100.0, by=None) is None
     kinds = Kinds([earlier("9")], course_of=lambda job: TrainingCourse(work=job.progress))

@@ -68,6 +68,8 @@ FULL = Problem(
             share=0.5,
             share_note="none",
             expected_progress=2e5,
+            expected_low=1e5,
+            expected_high=3e5,
             wings=(Allocation.of({"n0": 1}),),
             in_place_delay_s=3.0,
             course=TrainingCourse(work=1e6, statistics=((0.0, NOISE),)),

@@ -24,7 +24,6 @@ from pollux_slurm.policy.promises.admission import answer_promises, with_promise
 from pollux_slurm.policy.promises.needs import (
     NO_LENGTH,
     NO_LENGTH_YET,
-    NO_SINGLE_LENGTH,
     NO_SPEED,
     parts_left,
 )
@@ -142,8 +141,6 @@ def test_that_of_two_new_jobs_the_older_is_accepted() -> None:
     [
         ({"epochs_done": None, "epochs_declared": None}, NO_LENGTH),
         ({"epochs_done": 0.0, "progress": None}, NO_LENGTH_YET),
-        # Completed jobs of its kind tell a length, but no course.
-        ({"epochs_done": 0.0, "progress": None, "expected_progress": 1e7}, NO_SINGLE_LENGTH),
         ({"model": None}, NO_SPEED),
     ],
 )
@@ -151,11 +148,27 @@ def test_that_the_answer_says_what_is_missing(fields: dict[str, Any], reason: st
     assert answer(asking(**fields)) == Promise(job_id="a", state=PromiseState.UNKNOWN, reason=reason)
 
 
-def test_that_the_length_of_its_kind_counts_until_its_own_is_known() -> None:
-    course = TrainingCourse(work=2e7)
-    new = {"progress": None, "epochs_done": 0.0, "course": course}
+def test_that_the_greatest_length_of_its_kind_counts_until_its_own_is_known() -> None:
+    # They agree on 1e7 examples.
+    agree: dict[str, Any] = {"expected_low": 1e7, "expected_progress": 1e7, "expected_high": 1e7}
+    new = {"progress": None, "epochs_done": 0.0, **agree}
     assert answer(asking(by_s=11_000.0, **new)).finish_s == pytest.approx(10_800.0)
-    assert answer(asking(by_s=11_000.0, course=course)).finish_s == pytest.approx(10_800.0)
+    # One of them took twice as many.
+    differ = {**new, "expected_high": 2e7}
+    found = answer(asking(by_s=11_000.0, **differ))
+    assert (found.least_gpus, found.finish_s) == (2, pytest.approx(10_800.0))
+    assert answer(asking(by_s=5000.0, **differ)).state is PromiseState.REFUSED
+    # What it has done itself is not to be done again.
+    begun = {**differ, "progress": 1e7, "epochs_declared": None}
+    assert answer(asking(by_s=11_000.0, **begun)).least_gpus == 1
+    # Its own declaration counts once an epoch has ended: 1e7 examples are left.
+    assert answer(asking(by_s=11_000.0, **{**agree, "expected_high": 9e7})).least_gpus == 1
+
+
+def test_that_a_promise_ends_once_the_lengths_of_its_kind_are_refuted() -> None:
+    unknown = {"epochs_done": None, "epochs_declared": None, "expected_high": None}
+    ended = answer(asking(promise=PromiseState.ACCEPTED, **unknown))
+    assert ended == Promise(job_id="a", state=PromiseState.ENDED, reason=NO_LENGTH)
 
 
 def test_that_gradient_noise_goes_as_in_the_course_of_its_kind() -> None:
@@ -169,7 +182,8 @@ def test_that_gradient_noise_goes_as_in_the_course_of_its_kind() -> None:
             for share, part in parts_left(one)
         ]
 
-    unknown = {"epochs_done": None, "epochs_declared": None}
+    unknown: dict[str, Any] = {"epochs_done": None, "epochs_declared": None}
+    unknown |= {"expected_low": 1e6, "expected_high": 1e6}
     assert parts(progress=2e5, **unknown) == [(0.375, early), (0.625, late)]
     assert parts(progress=8e5, **unknown) == [(1.0, late)]
     # It is half as long as those of its kind.

@@ -6,7 +6,7 @@ from collections import defaultdict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from pollux_slurm.goodput import agrees, expected_progress, taught_model, training_course
+from pollux_slurm.goodput import ExpectedProgress, agrees, expected_progress, taught_model, training_course
 from pollux_slurm.model import GoodputModel, GradientStatistics, TrainingCourse
 
 # The newest so many of a kind, as in the store.
@@ -55,7 +55,7 @@ class SharedModels:
 
     def teach(
         self, name: str, kind: str, own: Mapping[str, GoodputModel], progress: float
-    ) -> tuple[dict[str, GoodputModel], float | None]:
+    ) -> tuple[dict[str, GoodputModel], ExpectedProgress | None]:
         """Return a job's models by GPU type with what others know beyond it, and its expected progress."""
         self._learn(name, kind, own)
         others = [self._jobs[one] for one in self._of_kind[kind] if one != name]

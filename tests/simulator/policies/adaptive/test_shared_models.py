@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from pollux_slurm.goodput import ExpectedProgress
 from pollux_slurm.simulator.policies.adaptive.shared_models import SharedModels
 from tests.policy.builders import linear_model
 
@@ -21,7 +22,12 @@ def test_that_a_job_learns_sizes_and_its_length_from_those_of_its_kind_that_agre
         shared.watch(name, "bert", progress, None, is_over=True)
     models, expected = shared.teach("b", "bert", {"t4": ONE}, 10.0)
     assert models["t4"].max_gpus_seen == 8
-    assert expected == 500.0
+    assert expected == ExpectedProgress(low=500.0, median=500.0, high=500.0)
+    shared.teach("d", "bert", {"t4": ONE}, 0.0)
+    shared.watch("d", "bert", 800.0, None, is_over=True)
+    assert shared.teach("b", "bert", {"t4": ONE}, 10.0)[1] == ExpectedProgress(
+        low=500.0, median=500.0, high=800.0
+    )
     assert shared.teach("c", "resnet", {"t4": ONE}, 10.0) == ({"t4": ONE}, None)
 
 
