@@ -22,6 +22,8 @@ from pollux_slurm.store.contract.interface import EarlierJob, JobRecord, Sample
 from pollux_slurm.text import plural
 
 _KILLED = (JobState.FAILED, JobState.CANCELLED, JobState.TIMEOUT)
+# By this factor at most, the progress of equal trainings differs at their end.
+_ALIKE = 1.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,8 +84,8 @@ class Kinds:
         taught = _taught(models, teacher)
         whose = f"by {record.user_name}" if self._shared_by == "user" else f"in account {record.account}"
         source = f"from {plural(len(agreeing), 'earlier job')} of its kind {whose}"
-        # A killed job has passed lengths that are too short.
-        passed = max((job.progress for job in agreeing if job.state in _KILLED), default=0.0)
+        # A killed job has passed lengths that are too short. It may also have failed after its training.
+        passed = max((job.progress for job in agreeing if job.state in _KILLED), default=0.0) / _ALIKE
         completed = [job for job in agreeing if job.state is JobState.COMPLETED and job.progress > passed]
         lengths = tuple(job.progress * job.model.limits.initial_batch_size for job in completed)
         return Taught(

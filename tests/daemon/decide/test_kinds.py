@@ -164,7 +164,8 @@ def test_that_of_a_kind_only_jobs_that_agree_with_what_a_job_measured_teach_it()
     ("state", "progress", "lengths"),
     [
         (JobState.CANCELLED, 99.0, [100.0, 300.0]),
-        (JobState.CANCELLED, 100.0, [300.0]),
+        (JobState.FAILED, 109.0, [100.0, 300.0]),
+        (JobState.CANCELLED, 111.0, [300.0]),
         (JobState.FAILED, 200.0, [300.0]),
         (JobState.TIMEOUT, 400.0, []),
         (JobState.RUNNING, 400.0, [100.0, 300.0]),
