@@ -84,8 +84,9 @@ bench-store: $(STAMP)
 	$(VENV)/bin/python -m benchmarks.store views postgresql --plans
 	$(VENV)/bin/python -m benchmarks.store pages sqlite
 
-# What false epochs, models and costs of moves gain under each objective, some ten minutes; POLLUX_TRACES and
-# POLLUX_WORKLOAD name the published data. One objective: BENCH_OPTIONS="--objective price-rank"
+# What false epochs and models and late reports gain under each objective, some ten minutes; POLLUX_TRACES and
+# POLLUX_WORKLOAD name the published data. One objective: BENCH_OPTIONS="--objective price-rank"; several
+# workloads, and one case with the truth: BENCH_OPTIONS="--case late"
 bench-liars: $(STAMP)
 	$(VENV)/bin/python -m benchmarks.policy_false_reports $(POLLUX_WORKLOAD) $(BENCH_OPTIONS)
 
