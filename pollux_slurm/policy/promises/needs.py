@@ -35,7 +35,7 @@ _USUAL_ERROR = 0.05
 _RESERVED_MOVES = 2.0
 # A promise takes no size on which a GPU does less than this part of what it does where it does most. The part
 # is larger for a new one: the user's other jobs, present and to come, pay for the rest.
-_LEAST_EFFICIENCY, _LEAST_EFFICIENCY_OF_NEW = 0.5, 0.9
+_LEAST_EFFICIENCY, _LEAST_EFFICIENCY_OF_NEW = 0.5, 0.92
 
 NO_LENGTH = (
     "it declares no epochs (remaining_epochs_until), and no completed job of its kind tells its length"

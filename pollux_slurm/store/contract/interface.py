@@ -262,8 +262,8 @@ class JobKinds(Protocol):
     def earlier_jobs(self, *, since: datetime) -> tuple[EarlierJob, ...]:
         """Return jobs of the kinds of those that are not over, submitted after `since`, newest first.
 
-        They are the newest of each kind and owner that have measured step times; those that are not over are
-        among them.
+        They are the newest of each kind and owner that have measured step times: a few that are over, and as
+        many that are not.
         """
 
     def all(self, kind: str | None = None, *, since: datetime | None = None) -> tuple[KindRecord, ...]:

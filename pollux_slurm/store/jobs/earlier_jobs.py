@@ -19,7 +19,8 @@ from pollux_slurm.store.jobs.recent_runs import read_recent_runs
 from pollux_slurm.store.jobs.records import force_index_scans, mean_of_known
 from pollux_slurm.store.schema import JobRow, ModelVersionRow, UserRow, UtcDateTime
 
-# The newest so many of each kind and owner: enough to have seen large sizes, and few enough to read.
+# The newest so many of each kind and owner that are over, and that are not: enough to have seen large sizes,
+# and few enough to read.
 _OF_EACH_KIND = 12
 
 _JOB_KINDS = table(
@@ -68,7 +69,9 @@ def read_earlier_jobs(connection: Connection, *, since: datetime) -> tuple[Earli
 def _select_jobs() -> Executable:
     active = aliased(JobRow)
     kinds = select(active.kind).where(active.finished_at.is_(None), active.kind.is_not(None))
-    place = func.row_number().over(partition_by=(JobRow.kind, JobRow.user_id), order_by=JobRow.id.desc())
+    # Those that are not over tell no length, and leave room for those that do.
+    group = (JobRow.kind, JobRow.user_id, JobRow.finished_at.is_(None))
+    place = func.row_number().over(partition_by=group, order_by=JobRow.id.desc())
     measured = select(ModelVersionRow.id).where(
         ModelVersionRow.job_id == JobRow.id, ModelVersionRow.alpha_g.is_not(None)
     )

@@ -78,9 +78,18 @@ def test_that_old_jobs_expire_and_few_of_a_kind_are_read(any_store: Store) -> No
         end(any_store, number)
     train(any_store, 16, "gpt2", seconds=2000.0)
     found = any_store.kinds.earlier_jobs(since=at(0))
-    assert [job.slurm_job_id for job in found] == [str(number) for number in range(16, 4, -1)]
+    assert [job.slurm_job_id for job in found] == [str(number) for number in range(16, 3, -1)]
     found = any_store.kinds.earlier_jobs(since=at(1450))
     assert [job.slurm_job_id for job in found] == ["16", "15"]
+
+
+def test_that_many_jobs_that_train_leave_room_for_those_that_tell_a_length(any_store: Store) -> None:
+    train(any_store, 1, "gpt2")
+    end(any_store, 1)
+    for number in range(2, 16):
+        train(any_store, number, "gpt2", seconds=100.0 * number)
+    found = any_store.kinds.earlier_jobs(since=at(-1))
+    assert [job.slurm_job_id for job in found] == [*(str(number) for number in range(15, 3, -1)), "1"]
 
 
 def test_that_a_jobs_kind_is_kept(any_store: Store) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from pollux_slurm.goodput import ExpectedProgress, agrees, expected_progress, taught_model, training_course
 from pollux_slurm.model import GoodputModel, GradientStatistics, TrainingCourse
 
-# The newest so many of a kind, as in the store.
+# The newest so many of a kind that are over, and that are not, as in the store.
 _OF_EACH_KIND = 12
 
 
@@ -36,7 +36,7 @@ class SharedModels:
 
     def __init__(self) -> None:
         self._jobs: dict[str, _Known] = {}
-        self._of_kind: defaultdict[str, deque[str]] = defaultdict(lambda: deque(maxlen=_OF_EACH_KIND))
+        self._of_kind: defaultdict[str, list[str]] = defaultdict(list)
         self._courses: dict[str, TrainingCourse] = {}
         self._seen: defaultdict[str, list[tuple[float, GradientStatistics]]] = defaultdict(list)
 
@@ -59,7 +59,9 @@ class SharedModels:
         """Return a job's models by GPU type with what others know beyond it, and its expected progress."""
         self._learn(name, kind, own)
         others = [self._jobs[one] for one in self._of_kind[kind] if one != name]
-        agreeing = [one for one in others if one.agrees(own)]
+        over = [one for one in others if one.is_over][-_OF_EACH_KIND:]
+        training = [one for one in others if not one.is_over][-_OF_EACH_KIND:]
+        agreeing = [one for one in (*over, *training) if one.agrees(own)]
         if not agreeing:
             return dict(own), None
         teacher, found = max(agreeing, key=lambda one: one.seen), dict(own)

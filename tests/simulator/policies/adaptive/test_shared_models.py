@@ -31,6 +31,17 @@ def test_that_a_job_learns_sizes_and_its_length_from_those_of_its_kind_that_agre
     assert shared.teach("c", "resnet", {"t4": ONE}, 10.0) == ({"t4": ONE}, None)
 
 
+def test_that_many_jobs_that_train_leave_room_for_those_that_tell_a_length() -> None:
+    shared = SharedModels()
+    shared.teach("over", "bert", {"t4": ONE}, 0.0)
+    shared.watch("over", "bert", 500.0, None, is_over=True)
+    for number in range(20):
+        shared.teach(str(number), "bert", {"t4": ONE}, 0.0)
+    _, expected = shared.teach("new", "bert", {"t4": ONE}, 0.0)
+    assert expected is not None
+    assert expected.median == 500.0
+
+
 def test_that_a_job_that_has_measured_nothing_starts_with_what_its_kind_knows() -> None:
     shared = SharedModels()
     shared.teach("a", "bert", {"t4": EIGHT}, 0.0)
