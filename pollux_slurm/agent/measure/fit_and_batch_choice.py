@@ -202,7 +202,8 @@ class Tuner:
         A fixed batch size never changes; no other one does before θ and the statistics of six steps are
         known. Where the noise scale has a confidence interval, the batch size grows by the lower end and
         shrinks by the upper end. A difference within the interval changes nothing. No micro-batch is chosen
-        for which jobs of its kind had no memory, unless it has trained with a larger one itself.
+        for which jobs of its kind had no memory, unless it has trained with a larger one itself; and no
+        accumulation for that, unless the user allows it.
         """
         current, statistics = training.batch, training.statistics
         if (
@@ -214,7 +215,9 @@ class Tuner:
             return current
         fitting = training.fitting_atomic
         if fitting is not None and current.atomic_batch_size <= fitting:
-            training = replace(training, limits=training.limits.narrowed(fitting))
+            limits = training.limits
+            narrowed = replace(limits.narrowed(fitting), accumulation=limits.accumulation)
+            training = replace(training, limits=narrowed)
         if statistics.noise_low is None:
             return self._best(training, statistics) or current
         from pollux_slurm.goodput import conservative_statistics

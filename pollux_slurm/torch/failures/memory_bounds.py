@@ -104,7 +104,8 @@ class MemoryBounds:
     def narrowed(self, loader: str, limits: BatchLimits, *, by_kind: bool = True) -> BatchLimits:
         """Return the user's limits, narrowed to what fits; larger batches take several micro-batches.
 
-        `by_kind`: also by jobs of its kind, not only in this job.
+        `by_kind`: also by jobs of its kind, not only in this job. That allows no accumulation which the user
+        does not: only where a job's present batch needs it, it is split.
         """
         if not self._bounds:
             return limits
@@ -121,7 +122,8 @@ class MemoryBounds:
         if narrowed is limits:
             return limits
         failed = min((bound.failed for bound in bounds if bound.failed), default=None)
-        return replace(narrowed, failed_atomic=failed)
+        accumulation = limits.accumulation if failed is None else True
+        return replace(narrowed, failed_atomic=failed, accumulation=accumulation)
 
     def record_fitting(self, loader: str, size: int) -> None:
         """Record that a step with local batches of `size` examples succeeded."""

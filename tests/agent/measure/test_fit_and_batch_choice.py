@@ -244,6 +244,9 @@ def test_that_no_micro_batch_is_chosen_that_did_not_fit_for_jobs_of_its_kind(tun
     most = tuner.propose(replace(training(), fitting_atomic=40))
     assert most.atomic_batch_size <= 40
     assert most.global_batch_size == 2 * most.atomic_batch_size * (most.accumulation_steps + 1)
+    assert most.accumulation_steps == 0  # the user allows none
+    accumulating = training(limits=replace(LIMITS, accumulation=True))
+    assert tuner.propose(replace(accumulating, fitting_atomic=32)).accumulation_steps > 0
     # It has trained with 48 itself, so that the others' 40 say nothing.
     large = BatchChoice(global_batch_size=96, atomic_batch_size=48, accumulation_steps=0)
     own = training(batch=large)

@@ -251,7 +251,7 @@ def test_that_what_fits_by_its_kind_counts_from_the_next_run_on() -> None:
     bounds.begin_run(Alone())  # type: ignore[arg-type]
     for known in (bounds, next_start):
         assert known.narrowed("a", limits) == BatchLimits(
-            initial_batch_size=64, max_batch_size=256, min_atomic=16, max_atomic=16, accumulation=True
+            initial_batch_size=64, max_batch_size=256, min_atomic=16, max_atomic=16
         )
         assert known.narrowed("b", limits) == limits
     # It is no finding of this job's.
