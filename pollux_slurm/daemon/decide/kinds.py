@@ -19,7 +19,7 @@ from pollux_slurm.daemon.decide.model_checks import Models
 from pollux_slurm.goodput import agrees, taught_model, training_course
 from pollux_slurm.goodput.taught_model import trains_the_same
 from pollux_slurm.model import GoodputModel, JobState, ProblemJob, TrainingCourse
-from pollux_slurm.store.contract.interface import EarlierJob, JobRecord, Sample
+from pollux_slurm.store.contract.interface import NEWEST_OF_A_KIND, EarlierJob, JobRecord, Sample
 from pollux_slurm.text import plural
 
 _KILLED = (JobState.FAILED, JobState.CANCELLED, JobState.TIMEOUT)
@@ -77,11 +77,11 @@ class Kinds:
         others = [job for job in others if job.slurm_job_id != record.slurm_job_id]
         if not others:
             return Taught(models=models)
-        # The one that has seen most; of those, the newest.
         agreeing = [job for job in others if _agrees(models, job)]
         if not agreeing:
             return Taught(models=models, note=_doubt(models, max(others, key=_seen)))
-        teacher = max(agreeing, key=_seen)
+        # Of the newest the one that has seen most. Older ones tell their lengths only.
+        teacher = max(agreeing[:NEWEST_OF_A_KIND], key=_seen)
         taught = _taught(models, teacher)
         proven = _proven_atomic(record, taught)
         whose = f"by {record.user_name}" if self._shared_by == "user" else f"in account {record.account}"

@@ -52,6 +52,7 @@ from pollux_slurm.store.contract.membership import (
 from pollux_slurm.store.contract.types import (
     MAX_DECLARATIONS,
     MIN_RECENT_RUN_S,
+    NEWEST_OF_A_KIND,
     RECENT_RUNS,
     AllocationRecord,
     CheckpointConfirmation,
@@ -84,6 +85,7 @@ from pollux_slurm.store.contract.types import (
 __all__ = [
     "MAX_DECLARATIONS",
     "MIN_RECENT_RUN_S",
+    "NEWEST_OF_A_KIND",
     "RECENT_RUNS",
     "AgentStore",
     "AllocationRecord",
@@ -262,8 +264,8 @@ class JobKinds(Protocol):
     def earlier_jobs(self, *, since: datetime) -> tuple[EarlierJob, ...]:
         """Return jobs of the kinds of those that are not over, submitted after `since`, newest first.
 
-        They are the newest of each kind and owner that have measured step times: a few that are over, and as
-        many that are not.
+        They are the `NEWEST_OF_A_KIND` newest of each kind and owner that have measured step times, and as
+        many that are over.
         """
 
     def all(self, kind: str | None = None, *, since: datetime | None = None) -> tuple[KindRecord, ...]:

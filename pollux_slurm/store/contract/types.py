@@ -245,6 +245,9 @@ class Sample:
         return self.throughput * self.efficiency
 
 
+NEWEST_OF_A_KIND = 12
+"""So many jobs of a kind and owner teach sizes: enough to have seen large ones, and few enough to read."""
+
 MAX_DECLARATIONS = 32
 """At most so many declarations of a job are stored: the daemon ignores those of a job with so many."""
 

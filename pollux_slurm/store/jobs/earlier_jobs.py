@@ -11,17 +11,13 @@ from sqlalchemy.orm import aliased
 from pollux_slurm.model import JobState
 from pollux_slurm.store.access.sanitizing import clean_text
 from pollux_slurm.store.access.statements import cached_statement, is_one_of_ids
-from pollux_slurm.store.contract.interface import EarlierJob, KindRecord
+from pollux_slurm.store.contract.interface import NEWEST_OF_A_KIND, EarlierJob, KindRecord
 from pollux_slurm.store.jobs.goodput_models import model_of_row, read_models_by_type, select_models
 from pollux_slurm.store.jobs.latest import read_latest_samples
 from pollux_slurm.store.jobs.past_moves import read_regroup_costs, read_restart_delays
 from pollux_slurm.store.jobs.recent_runs import read_recent_runs
 from pollux_slurm.store.jobs.records import force_index_scans, mean_of_known
 from pollux_slurm.store.schema import JobRow, ModelVersionRow, UserRow, UtcDateTime
-
-# The newest so many of each kind and owner that are over, and that are not: enough to have seen large sizes,
-# and few enough to read.
-_OF_EACH_KIND = 12
 
 _JOB_KINDS = table(
     "job_kinds",
@@ -69,14 +65,17 @@ def read_earlier_jobs(connection: Connection, *, since: datetime) -> tuple[Earli
 def _select_jobs() -> Executable:
     active = aliased(JobRow)
     kinds = select(active.kind).where(active.finished_at.is_(None), active.kind.is_not(None))
+    group = (JobRow.kind, JobRow.user_id)
     # Those that are not over tell no length, and leave room for those that do.
-    group = (JobRow.kind, JobRow.user_id, JobRow.finished_at.is_(None))
-    place = func.row_number().over(partition_by=group, order_by=JobRow.id.desc())
+    groups = (group, (*group, JobRow.finished_at.is_(None)))
+    place, place_in_state = (
+        func.row_number().over(partition_by=of, order_by=JobRow.id.desc()) for of in groups
+    )
     measured = select(ModelVersionRow.id).where(
         ModelVersionRow.job_id == JobRow.id, ModelVersionRow.alpha_g.is_not(None)
     )
     numbered = (
-        select(JobRow.id, place.label("place"))
+        select(JobRow.id, JobRow.finished_at, place.label("place"), place_in_state.label("place_in_state"))
         .where(JobRow.kind.in_(kinds), JobRow.submitted_at >= bindparam("since"), measured.exists())
         .subquery()
     )
@@ -91,7 +90,10 @@ def _select_jobs() -> Executable:
             JobRow.state,
         )
         .join(numbered, numbered.c.id == JobRow.id)
-        .where(numbered.c.place <= _OF_EACH_KIND)
+        .where(
+            (numbered.c.place <= NEWEST_OF_A_KIND)
+            | (numbered.c.finished_at.is_not(None) & (numbered.c.place_in_state <= NEWEST_OF_A_KIND))
+        )
         .order_by(JobRow.id.desc())
     )
 

@@ -20,7 +20,7 @@ from pollux_slurm.model import (
     TrainingCourse,
 )
 from pollux_slurm.policy import decide
-from pollux_slurm.store.contract.interface import EarlierJob, RecentRun
+from pollux_slurm.store.contract.interface import NEWEST_OF_A_KIND, EarlierJob, RecentRun
 from tests.daemon.builders import MODEL, NOON, TERMS, job, node, record, sample, snapshot
 from tests.daemon.harness import Harness
 
@@ -296,3 +296,15 @@ def test_that_the_daemon_tells_a_job_what_did_not_fit_for_another_of_its_kind(ha
     assert fitting() == {one: None, other: 32}
     harness.run_until(daemon, until=lambda: harness.agents[other].fitting_atomic is not None)
     assert harness.agents[other].fitting_atomic == 32
+
+
+def test_that_only_the_newest_of_a_kind_teach_sizes_and_older_ones_lengths() -> None:
+    large = dataclasses.replace(LARGE, max_gpus_seen=64)
+    older = earlier("1", large, progress=500.0)
+    training = [earlier(str(99 - number), state=JobState.RUNNING) for number in range(NEWEST_OF_A_KIND)]
+    for newer, seen in ((training[1:], 64), (training, 8)):
+        taught = Kinds([*newer, older]).teach(record("100", terms=OF_A_KIND), (ONE, ()))
+        model = taught.models[0]
+        assert model is not None
+        assert model.max_gpus_seen == seen
+        assert taught.lengths == (500.0 * MODEL.limits.initial_batch_size,)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pollux_slurm.goodput import ExpectedProgress, agrees, expected_progress, taught_model, training_course
 from pollux_slurm.model import GoodputModel, GradientStatistics, TrainingCourse
 
-# The newest so many of a kind that are over, and that are not, as in the store.
+# The newest so many of a kind teach sizes, and the newest so many that are over a length, as in the store.
 _OF_EACH_KIND = 12
 
 
@@ -58,13 +58,13 @@ class SharedModels:
     ) -> tuple[dict[str, GoodputModel], ExpectedProgress | None]:
         """Return a job's models by GPU type with what others know beyond it, and its expected progress."""
         self._learn(name, kind, own)
-        others = [self._jobs[one] for one in self._of_kind[kind] if one != name]
-        over = [one for one in others if one.is_over][-_OF_EACH_KIND:]
-        training = [one for one in others if not one.is_over][-_OF_EACH_KIND:]
-        agreeing = [one for one in (*over, *training) if one.agrees(own)]
+        others = [self._jobs[one] for one in reversed(self._of_kind[kind]) if one != name]
+        over = [one for one in others if one.is_over][:_OF_EACH_KIND]
+        known = [one for place, one in enumerate(others) if place < _OF_EACH_KIND or one in over]
+        agreeing = [one for one in known if one.agrees(own)]
         if not agreeing:
             return dict(own), None
-        teacher, found = max(agreeing, key=lambda one: one.seen), dict(own)
+        teacher, found = max(agreeing[:_OF_EACH_KIND], key=lambda one: one.seen), dict(own)
         for gpu_type, model in teacher.models.items():
             taught = taught_model(own.get(gpu_type), replace(model, statistics=teacher.early))
             if taught is not None:

@@ -47,3 +47,16 @@ def test_that_a_job_that_has_measured_nothing_starts_with_what_its_kind_knows() 
     shared.teach("a", "bert", {"t4": EIGHT}, 0.0)
     models, _ = shared.teach("b", "bert", {}, 0.0)
     assert models["t4"].max_gpus_seen == 8
+
+
+def test_that_only_the_newest_teach_sizes() -> None:
+    shared = SharedModels()
+    shared.teach("large", "bert", {"t4": dataclasses.replace(ONE, max_gpus_seen=64)}, 0.0)
+    shared.watch("large", "bert", 500.0, None, is_over=True)
+    for number in range(12):
+        found, expected = shared.teach(str(number), "bert", {"t4": ONE}, 0.0)
+        assert found["t4"].max_gpus_seen == 64
+        assert expected is not None
+    found, expected = shared.teach("new", "bert", {"t4": ONE}, 0.0)
+    assert found["t4"].max_gpus_seen == ONE.max_gpus_seen
+    assert expected is not None
