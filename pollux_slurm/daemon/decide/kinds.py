@@ -80,7 +80,7 @@ class Kinds:
         agreeing = [job for job in others if _agrees(models, job)]
         if not agreeing:
             return Taught(models=models, note=_doubt(models, max(others, key=_seen)))
-        # Of the newest the one that has seen most. Older ones tell their lengths only.
+        # Of the newest the one that has seen most. Older ones teach all but sizes.
         teacher = max(agreeing[:NEWEST_OF_A_KIND], key=_seen)
         taught = _taught(models, teacher)
         proven = _proven_atomic(record, taught)
