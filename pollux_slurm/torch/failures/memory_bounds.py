@@ -58,7 +58,8 @@ class MemoryBounds:
         self._bounds: dict[tuple[str, int, int], MemoryBound] = {}
         for bound in bounds:
             self._add(bound)
-        self._largest_fitting: dict[str, int] = {}
+        # By loader and device.
+        self._fitted: dict[tuple[str, int], int] = {}
         # By loader and device; None: none is known any more.
         self._heard: dict[tuple[str, int], MemoryBound | None] = {}
 
@@ -71,7 +72,7 @@ class MemoryBounds:
 
     def hear(self, loader: str, largest: int | None) -> None:
         """Keep, on rank 0, what fits by jobs of its kind; not where more did in this job. None: unknown."""
-        is_refuted = largest is None or largest < self._largest_fitting.get(loader, 0)
+        is_refuted = largest is None or largest < self._largest_fitting(loader)
         device = self.smallest_device
         self._heard[loader, device] = (
             None
@@ -127,12 +128,21 @@ class MemoryBounds:
 
     def record_fitting(self, loader: str, size: int) -> None:
         """Record that a step with local batches of `size` examples succeeded."""
-        if size > self._largest_fitting.get(loader, 0):
-            self._largest_fitting[loader] = size
+        known = loader, self.smallest_device
+        if size > self._fitted.get(known, 0):
+            self._fitted[known] = size
+
+    def _largest_fitting(self, loader: str) -> int:
+        """Return the largest local batch that fitted on devices no larger than these, 0 for none."""
+        fitted = self._fitted.items()
+        return max(
+            (size for (of, device), size in fitted if of == loader and device <= self.smallest_device),
+            default=0,
+        )
 
     def is_untried(self, loader: str, size: int) -> bool:
         """Return whether no step with local batches of `size` examples has succeeded yet."""
-        return size > self._largest_fitting.get(loader, 0)
+        return size > self._largest_fitting(loader)
 
     def failed(self, loader: str, size: int, device: int) -> MemoryBound | None:
         """Return the bound that follows from a local batch that did not fit; None where none is smaller.
@@ -141,7 +151,7 @@ class MemoryBounds:
         """
         if size < 2:
             return None
-        fitting = self._largest_fitting.get(loader, 0)
+        fitting = self._largest_fitting(loader)
         largest = max(size // 2, fitting if fitting < size else 0)
         return MemoryBound(loader=loader, failed=size, largest=largest, device_bytes=device)
 
@@ -154,7 +164,9 @@ class MemoryBounds:
                 [bound.loader, bound.failed, bound.largest, bound.device_bytes]
                 for bound in (*filter(_is_own, self._bounds.values()), *self._told().values())
             ],
-            "proven": dict(self._largest_fitting),
+            # Without devices, for an earlier release that goes on from this checkpoint.
+            "proven": {loader: self._largest_fitting(loader) for loader, _ in self._fitted},
+            "fitted": [[loader, device, size] for (loader, device), size in self._fitted.items()],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -165,7 +177,10 @@ class MemoryBounds:
         for bound in filter(_is_own, bounds):
             self._bounds.setdefault((bound.loader, bound.failed, bound.device_bytes), bound)
         self._replace_told(bound for bound in bounds if not _is_own(bound))
-        self._largest_fitting = dict(state["proven"])
+        fitted = state.get("fitted")
+        if fitted is None:
+            fitted = [[loader, self.smallest_device, size] for loader, size in state["proven"].items()]
+        self._fitted = {(loader, device): size for loader, device, size in fitted}
 
 
 class OutOfMemoryWatch:

@@ -121,9 +121,31 @@ def test_that_a_local_batch_that_fitted_is_the_least_bound(tmp_path: Path) -> No
     bounds.record_fitting("a", 24)
     assert bounds.failed("a", 32, 0) == MemoryBound(loader="a", failed=32, largest=30, device_bytes=0)
     assert bounds.failed("a", 64, 0) == MemoryBound(loader="a", failed=64, largest=32, device_bytes=0)
-    # Smaller than one that fitted, which was on a larger device.
+    # Smaller than one that fitted.
     assert bounds.failed("a", 20, 0) == MemoryBound(loader="a", failed=20, largest=10, device_bytes=0)
     assert bounds.failed("a", 1, 0) is None
+
+
+def test_that_what_fitted_on_a_larger_device_says_nothing_of_a_smaller_one() -> None:
+    bounds = MemoryBounds([], smallest_device=80)
+    bounds.record_fitting("a", 64)
+    state = bounds.state_dict()
+    moved = MemoryBounds([], smallest_device=16)
+    moved.load_state_dict(state)
+    moved.record_fitting("a", 16)
+    assert (moved.is_untried("a", 16), moved.is_untried("a", 64)) == (False, True)
+    assert moved.failed("a", 64, 16) == MemoryBound(loader="a", failed=64, largest=32, device_bytes=16)
+    moved.hear("a", 32)
+    assert moved.heard("a") == 32
+    moved.hear("a", 8)
+    assert moved.heard("a") is None
+    back = MemoryBounds([], smallest_device=80)
+    back.load_state_dict(moved.state_dict())
+    assert not back.is_untried("a", 64)
+    # A checkpoint of an earlier release does not tell devices apart.
+    earlier = MemoryBounds([], smallest_device=16)
+    earlier.load_state_dict({"bounds": [], "proven": state["proven"]})
+    assert not earlier.is_untried("a", 64)
 
 
 def test_that_a_bound_applies_to_its_loader_and_to_devices_no_larger() -> None:
