@@ -55,6 +55,9 @@ class Reporter:
     daemon soon has a model. Without a store (`open_store` is None) the thread still composes at each
     interval, since composing also fits the model and proposes a batch size.
 
+    `fitting_atomic` is how many examples fit into memory at once by jobs of its kind, as of the last report's
+    answer; None where unknown. `has_answer` once a report was answered.
+
     `job_name` ("job 3") and `where` (epoch and example) appear in the job's log when a run ends.
     """
 
@@ -92,8 +95,8 @@ class Reporter:
         self._confirmation: CheckpointConfirmation | None = None
         self._confirmed_request: int | None = None
         self._request: int | None = None
-        self._fitting_atomic: int | None = None
-        self._has_answer = False
+        self.fitting_atomic: int | None = None
+        self.has_answer = False
         self._superseded = False
         self._closing = False
         # The move of the last request. Only the thread uses what follows.
@@ -109,16 +112,6 @@ class Reporter:
     def checkpoint_request(self) -> int | None:
         """The id of the open checkpoint request, as of the last poll; None without one."""
         return self._request
-
-    @property
-    def fitting_atomic(self) -> int | None:
-        """The examples that fit into memory at once by jobs of its kind, as of the last report's answer."""
-        return self._fitting_atomic
-
-    @property
-    def has_answer(self) -> bool:
-        """True once a report was answered."""
-        return self._has_answer
 
     @property
     def superseded(self) -> bool:
@@ -331,8 +324,8 @@ class Reporter:
             )
             report = _without_measurements(report)
         try:
-            self._fitting_atomic = store.report(self._token, report, at=self._now())
-            self._has_answer = True
+            self.fitting_atomic = store.report(self._token, report, at=self._now())
+            self.has_answer = True
         except ReportRefusedError as error:
             self._store.warn(error)
             if report.checkpoint is not None:

@@ -36,7 +36,12 @@ from tests.policy.builders import job, node
 
 MODEL = GoodputModel(
     limits=BatchLimits(
-        initial_batch_size=8, max_batch_size=64, min_atomic=2, max_atomic=8, accumulation=True
+        initial_batch_size=8,
+        max_batch_size=64,
+        min_atomic=2,
+        max_atomic=8,
+        accumulation=True,
+        failed_atomic=16,
     ),
     statistics=GradientStatistics(sqr=1.0, var=10.0, noise_low=1.0, noise_high=1e3),
     throughput=ThroughputParameters(
@@ -44,6 +49,8 @@ MODEL = GoodputModel(
     ),
     max_gpus_seen=2,
     max_nodes_seen=1,
+    num_parameters=10**6,
+    precision="float32",
 )
 NOISE = GradientStatistics(sqr=1.0, var=10.0, noise_low=1.0, noise_high=1e3)
 FULL = Problem(

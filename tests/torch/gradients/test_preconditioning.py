@@ -244,9 +244,9 @@ def test_that_a_loops_batch_is_chosen_by_statistics_at_its_own_initial_batch(
         loader.autoscale_batch_size(4 * M0)
         propose = session.measurements.propose
 
-        def spy(limits: Any, batch: Any, noise: Any) -> Any:
-            seen.append(noise.statistics().var)
-            return propose(limits, batch, noise)
+        def spy(training: Any) -> Any:
+            seen.append(training.statistics.var)
+            return propose(training)
 
         monkeypatch.setattr(session.measurements, "propose", spy)
         next(iter(loader))
