@@ -176,27 +176,31 @@ def _narrowed(models: Models, jobs: Sequence[EarlierJob], proven: int) -> Models
     found = []
     for gpu_type, model in by_type:
         of_type = (of for job in jobs for name, of in job.models if name == gpu_type)
-        largest = _fitting_atomic(of_type, proven)
-        found.append((gpu_type, model if largest is None else _with_largest(model, largest)))
-    largest = _fitting_atomic((job.model for job in jobs), proven)
-    if for_all is not None and largest is not None:
-        for_all = _with_largest(for_all, largest)
+        found.append((gpu_type, _with_memory(model, _memory(of_type, proven))))
+    if for_all is not None:
+        for_all = _with_memory(for_all, _memory((job.model for job in jobs), proven))
     return for_all, tuple(found)
 
 
-def _fitting_atomic(models: Iterable[GoodputModel], proven: int) -> int | None:
-    """Return the micro-batch that fits by those that ran out of memory, None where none did.
+def _memory(models: Iterable[GoodputModel], proven: int) -> tuple[int, int] | None:
+    """Return the micro-batch that fits, and the one that did not, by those that ran out of memory.
 
-    It is their median: a wrong one moves it little. None, too, where more is `proven` to fit.
+    They are of the median: a wrong one moves it little. None where none ran out, or more is `proven` to fit.
     """
-    limits = [model.limits for model in models if model.limits.failed_atomic is not None]
-    known = [each.max_atomic for each in limits if each.max_atomic is not None]
-    largest = statistics.median_low(known) if known else None
-    return None if largest is None or largest < proven else largest
+    limits = [model.limits for model in models]
+    known = [
+        (each.max_atomic, each.failed_atomic)
+        for each in limits
+        if each.max_atomic is not None and each.failed_atomic is not None
+    ]
+    median = statistics.median_low(known) if known else None
+    return None if median is None or median[0] < proven else median
 
 
-def _with_largest(model: GoodputModel, largest: int) -> GoodputModel:
-    return dataclasses.replace(model, limits=model.limits.narrowed(largest))
+def _with_memory(model: GoodputModel, memory: tuple[int, int] | None) -> GoodputModel:
+    if memory is None:
+        return model
+    return dataclasses.replace(model, limits=model.limits.narrowed(memory[0]))
 
 
 def fitting_atomic(record: JobRecord, asked: ProblemJob, gpu_types: Set[str | None]) -> int | None:
@@ -218,17 +222,18 @@ def _early(model: GoodputModel, job: EarlierJob) -> GoodputModel:
 
 
 def _memory_note(jobs: Sequence[EarlierJob], proven: int) -> str | None:
-    """Return what did not fit into memory, on each GPU type where something did not."""
+    """Return what fits into memory and what does not, on each GPU type where something did not."""
     by_type: defaultdict[str | None, list[GoodputModel]] = defaultdict(list)
     for job in jobs:
         for gpu_type, model in job.models or ((None, job.model),):
             by_type[gpu_type].append(model)
     parts = []
     for gpu_type, models in by_type.items():
-        largest = _fitting_atomic(models, proven)
-        if largest is not None:
-            parts.append(f"{largest} examples at once" + (f" on a {gpu_type}" if gpu_type else ""))
-    return f"no more fit into memory than {' and '.join(parts)}" if parts else None
+        memory = _memory(models, proven)
+        if memory is not None:
+            device = "memory" if gpu_type is None else f"the memory of a {gpu_type}"
+            parts.append(f"{memory[0]} examples at once fit into {device}, {memory[1]} did not")
+    return "; ".join(parts) if parts else None
 
 
 def _note(

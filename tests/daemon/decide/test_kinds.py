@@ -224,7 +224,7 @@ def test_that_a_job_is_told_of_the_micro_batches_for_which_its_kind_had_no_memor
     assert model is not None
     # The median: the job that says 2 moves it little.
     assert model.limits == dataclasses.replace(LARGE.limits, max_atomic=48, accumulation=True)
-    assert (taught.note or "").endswith("; no more fit into memory than 48 examples at once")
+    assert (taught.note or "").endswith("; 48 examples at once fit into memory, 96 did not")
     # A user's own bound of 64 is no lack of memory.
     own = dataclasses.replace(LARGE, limits=dataclasses.replace(LARGE.limits, max_atomic=64))
     assert Kinds([earlier("7", own)]).teach(record("1", terms=OF_A_KIND), (LARGE, ())).models == (LARGE, ())
@@ -248,7 +248,7 @@ def test_that_memory_is_that_of_the_gpu_type() -> None:
     taught = Kinds([teacher]).teach(record("1", terms=OF_A_KIND), own)
     most = {gpu_type: model.limits.max_atomic for gpu_type, model in taught.models[1]}
     assert most == {"t4": 32, "a100": 256}
-    assert (taught.note or "").endswith("; no more fit into memory than 32 examples at once on a t4")
+    assert (taught.note or "").endswith("; 32 examples at once fit into the memory of a t4, 64 did not")
     known = record("1", terms=OF_A_KIND, model=LARGE)
     seen = cluster_picture.build_picture(snapshot([node("n0")], [job("1", JobState.PENDING)]), [known])
     kinds = Kinds([teacher])
