@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import difflib
-import functools
 import inspect
 import os
 import re
@@ -14,14 +13,14 @@ import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast, overload
+from typing import Any, Literal, TypeVar, overload
 
 from pollux_slurm.agent.environment.token import new_token
 from pollux_slurm.config import Config, load_config
 from pollux_slurm.errors import SlurmCommandError, SlurmUnavailable, UsageError
+from pollux_slurm.functions.call_kind import kind_of_call, qualified_name
 from pollux_slurm.functions.files import CALL, CALL_INFO, JOB, cloudpickle, write_json
 from pollux_slurm.functions.job import SubmittedJob
-from pollux_slurm.launch.kind import kind_of
 from pollux_slurm.launch.node.node_program import visible_gpus
 from pollux_slurm.launch.submit.checkpoint_folder import (
     checkpoints_folder,
@@ -152,7 +151,8 @@ def submit(
             return _start_here(command, call)
 
     if sbatch.get("kind") is None:
-        sbatch["kind"] = _kind(call, folder=Path.cwd() / str(sbatch.get("chdir") or ""))
+        folder = Path.cwd() / str(sbatch.get("chdir") or "")
+        sbatch["kind"] = kind_of_call(function, args, folder=folder)
     given = {**sbatch, "min_gpus": min_gpus, "max_gpus": max_gpus, "checkpoint_dir": call.directory}
     words = _option_words(given)
     if in_place is not None:
@@ -193,68 +193,6 @@ class _Call:
             directory=directory,
             folder=directory / f"function-{identifier}",
         )
-
-
-def _kind(call: _Call, *, folder: Path) -> str:
-    """Return the kind of calls of this function with these arguments, as of a script that is given them.
-
-    What it takes from an enclosing function, and a method from its object, counts as arguments do.
-    """
-    function, args, named = call.function, call.args, dict[str, Any]()
-    while isinstance(function, functools.partial):
-        args, named = (*function.args, *args), {**function.keywords, **named}
-        function = function.func
-    try:
-        named |= inspect.signature(function).bind_partial(*args).arguments
-    except (TypeError, ValueError):  # arguments that do not fit are the function's error; C has no signature
-        named["args"] = args
-    owner, where = getattr(function, "__self__", None), _where(function)
-    if not hasattr(function, "__qualname__"):
-        owner, where = function, _where(type(function))
-    if owner is not None and not inspect.ismodule(owner):
-        named["self"] = owner
-    with contextlib.suppress(TypeError, ValueError):  # not of Python, or a variable that has no value yet
-        named = {**inspect.getclosurevars(function).nonlocals, **named}
-    if getattr(function, "__name__", "") == "<lambda>":
-        code = function.__code__
-        named["code"] = (code.co_code, code.co_consts, code.co_names)
-    words = [f"--{name}={_stable_text(value, set())}" for name, value in sorted(named.items())]
-    if where.startswith("__main__."):
-        words.append(str(getattr(sys.modules["__main__"], "__file__", "")))
-    return kind_of("", [where, *words], folder=folder)
-
-
-def _stable_text(value: object, seen: set[int]) -> str:
-    """Return a text of an argument that is the same in each process: no address, no order of a set.
-
-    Containers and objects without a text of their own whose `id` was `seen` are named by their type.
-    """
-    is_plain = type(value).__repr__ is object.__repr__
-    if is_plain or type(value) in (list, tuple, dict, set, frozenset):
-        if id(value) in seen:
-            return _where(type(value))
-        seen.add(id(value))
-
-    def text(part: object) -> str:
-        return _stable_text(part, seen)
-
-    if is_plain:
-        return f"{_where(type(value))}{text(getattr(value, '__dict__', {}))}"
-    if isinstance(value, set | frozenset):
-        return f"{{{', '.join(sorted(map(text, value)))}}}"
-    if type(value) in (list, tuple):
-        return f"({', '.join(map(text, cast('Sequence[object]', value)))})"
-    if type(value) is dict:
-        return f"{{{', '.join(sorted(f'{text(key)}: {text(item)}' for key, item in value.items()))}}}"
-    try:
-        return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
-    except Exception:  # the text of a user's type must not prevent the submission
-        return _where(type(value))
-
-
-def _where(function: object) -> str:
-    """Return the qualified name of a function or type."""
-    return f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', '')}"
 
 
 def _with_defaults(words: Sequence[str], call: _Call) -> list[str]:
@@ -354,7 +292,7 @@ def _script(call: _Call, setup: str | Sequence[str]) -> str:
     before = [setup] if isinstance(setup, str) else setup
     lines = [
         "#!/bin/bash",
-        f"# made by pollux_slurm.submit of {' '.join(_where(function).split())}",
+        f"# made by pollux_slurm.submit of {' '.join(qualified_name(function).split())}",
         *before,
         run,
     ]

@@ -69,15 +69,15 @@ class BatchLimits:
     accumulation: bool = False
     failed_atomic: int | None = None
 
-    def narrowed(self, largest: int) -> BatchLimits:
+    def narrowed(self, largest: int, *, accumulation: bool) -> BatchLimits:
         """Return the limits where micro-batches of `largest` examples at most fit into memory.
 
-        Larger batches take several micro-batches, whether or not the user allows accumulation.
+        `accumulation`: whether larger batches may then take several micro-batches.
         """
         if self.max_atomic is not None and largest >= self.max_atomic:
             return self
         smallest = min(self.min_atomic, largest)
-        return replace(self, max_atomic=largest, min_atomic=smallest, accumulation=True)
+        return replace(self, max_atomic=largest, min_atomic=smallest, accumulation=accumulation)
 
     @property
     def varies(self) -> bool:

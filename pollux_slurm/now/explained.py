@@ -252,8 +252,7 @@ def _outlook(
     larger = best_batch(model, Configuration(num_nodes=num_nodes + (one_more > room), num_gpus=one_more))
     single = best_batch(model, Configuration(num_nodes=1, num_gpus=1))
     left = None if single is None else remaining_by_kind_s(asked, single.goodput)
-    if job.allocation.num_gpus == 1:
-        single = None
+    is_on_one = job.allocation.num_gpus == 1
     former = asked.current
     if former == job.allocation and last is not None and last.target == former:
         former = last.source
@@ -268,7 +267,7 @@ def _outlook(
         speedup_more=None if larger is None else larger.goodput / there.goodput,
         left_low_s=None if left is None else left[0],
         left_high_s=None if left is None else left[1],
-        over_one_gpu=None if single is None else there.goodput / single.goodput,
+        over_one_gpu=None if single is None or is_on_one else there.goodput / single.goodput,
         size_before=None if formerly is None else former.num_gpus,
         over_before=None if formerly is None else there.goodput / formerly.goodput,
     )

@@ -30,7 +30,8 @@ _MAX_STARTS = 24
 class MemoryBound:
     """A micro-batch of `loader` that did not fit into memory, and the largest size to try from now on.
 
-    `failed` and `largest` are in examples. `device_bytes` is the memory of the device (0: the host); the
+    `failed` and `largest` are in examples; `failed` is 0 where nothing ran out of memory in this job, but in
+    others of its kind. `device_bytes` is the memory of the device (0: the host); the
     bound also holds on smaller devices.
     """
 
@@ -38,6 +39,11 @@ class MemoryBound:
     failed: int
     largest: int
     device_bytes: int
+
+    @property
+    def is_own(self) -> bool:
+        """Whether a local batch ran out of memory in this job."""
+        return self.failed > 0
 
 
 def record_bound(directory: Path, bound: MemoryBound, *, run_number: int, rank: int) -> None:

@@ -216,8 +216,7 @@ class Tuner:
         fitting = training.fitting_atomic
         if fitting is not None and current.atomic_batch_size <= fitting:
             limits = training.limits
-            narrowed = replace(limits.narrowed(fitting), accumulation=limits.accumulation)
-            training = replace(training, limits=narrowed)
+            training = replace(training, limits=limits.narrowed(fitting, accumulation=limits.accumulation))
         if statistics.noise_low is None:
             return self._best(training, statistics) or current
         from pollux_slurm.goodput import conservative_statistics

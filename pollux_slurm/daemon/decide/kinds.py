@@ -200,7 +200,7 @@ def _memory(models: Iterable[GoodputModel], proven: int) -> tuple[int, int] | No
 def _with_memory(model: GoodputModel, memory: tuple[int, int] | None) -> GoodputModel:
     if memory is None:
         return model
-    return dataclasses.replace(model, limits=model.limits.narrowed(memory[0]))
+    return dataclasses.replace(model, limits=model.limits.narrowed(memory[0], accumulation=True))
 
 
 def fitting_atomic(record: JobRecord, asked: ProblemJob, gpu_types: Set[str | None]) -> int | None:

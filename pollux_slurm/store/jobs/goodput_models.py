@@ -15,9 +15,9 @@ from pollux_slurm.store.schema import ModelVersionRow, RunRow
 _LIMITS = tuple(field.name for field in dataclasses.fields(BatchLimits))
 _INTERVAL = ("noise_low", "noise_high")
 _THETA = tuple(field.name for field in dataclasses.fields(ThroughputParameters))
-_WHOLE = ("max_gpus_seen", "max_nodes_seen", "num_parameters", "precision")
+_PLAIN = ("max_gpus_seen", "max_nodes_seen", "num_parameters", "precision")
 
-MODEL_COLUMNS = (*_LIMITS, "grad_sqr", "grad_var", *_INTERVAL, *_THETA, *_WHOLE)
+MODEL_COLUMNS = (*_LIMITS, "grad_sqr", "grad_var", *_INTERVAL, *_THETA, *_PLAIN)
 """The columns of `model_versions` that hold the model itself."""
 
 
@@ -30,7 +30,7 @@ def model_columns(model: GoodputModel) -> dict[str, Any]:
         "grad_var": model.statistics.var if model.statistics else None,
         **{name: getattr(model.statistics, name) if model.statistics else None for name in _INTERVAL},
         **{name: getattr(theta, name) if theta else None for name in _THETA},
-        **{name: getattr(model, name) for name in _WHOLE},
+        **{name: getattr(model, name) for name in _PLAIN},
     }
 
 
@@ -52,7 +52,7 @@ def model_of_row(row: Row[Any]) -> GoodputModel:
         throughput=None
         if values["alpha_g"] is None
         else ThroughputParameters(**{name: values[name] for name in _THETA}),
-        **{name: values[name] for name in _WHOLE},
+        **{name: values[name] for name in _PLAIN},
     )
 
 

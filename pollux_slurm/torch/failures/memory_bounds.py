@@ -39,16 +39,11 @@ def device_bytes() -> int:
     return int(torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory)
 
 
-def _is_own(bound: MemoryBound) -> bool:
-    """Return whether a local batch of `bound.failed` examples ran out of memory in this job."""
-    return bound.failed > 0
-
-
 class MemoryBounds:
     """The largest local batch of each loader, as checkpointed state. What counts is alike on all replicas.
 
-    `smallest_device` is the memory of the job's smallest device in bytes. Bounds by jobs of its kind have
-    `failed` = 0. Rank 0 hears of them while it trains, and they count, or no longer do, from the next run on.
+    `smallest_device` is the memory of the job's smallest device in bytes. Rank 0 hears of bounds by jobs of
+    its kind while it trains, and they count, or no longer do, from the next run on.
     """
 
     name = f"{OWN}memory"
@@ -72,30 +67,31 @@ class MemoryBounds:
 
     def hear(self, loader: str, largest: int | None) -> None:
         """Keep, on rank 0, what fits by jobs of its kind; not where more did in this job. None: unknown."""
-        is_refuted = largest is None or largest < self._largest_fitting(loader)
-        device = self.smallest_device
-        self._heard[loader, device] = (
-            None
-            if largest is None or is_refuted
-            else MemoryBound(loader=loader, failed=0, largest=largest, device_bytes=device)
-        )
+        heard, device = None, self.smallest_device
+        if largest is not None and largest >= self._largest_fitting(loader):
+            heard = MemoryBound(loader=loader, failed=0, largest=largest, device_bytes=device)
+        self._heard[loader, device] = heard
 
     def heard(self, loader: str) -> int | None:
         """Return what fits by jobs of its kind, in examples: what counts in this run, or less on rank 0."""
         device = self.smallest_device
-        found = self._bounds.get((loader, 0, device)), self._told().get((loader, device))
+        counts = self._bounds.get((loader, 0, device))
+        found = counts, self._heard.get((loader, device), counts)
         return min((bound.largest for bound in found if bound is not None), default=None)
+
+    def _own(self) -> list[MemoryBound]:
+        return [bound for bound in self._bounds.values() if bound.is_own]
 
     def _told(self) -> dict[tuple[str, int], MemoryBound]:
         """Return the bounds by jobs of its kind, by loader and device: on rank 0 with what it has heard."""
         told: dict[tuple[str, int], MemoryBound | None] = {
-            (bound.loader, bound.device_bytes): bound for bound in self._bounds.values() if not bound.failed
+            (bound.loader, bound.device_bytes): bound for bound in self._bounds.values() if not bound.is_own
         }
         return {key: bound for key, bound in (told | self._heard).items() if bound is not None}
 
     def _replace_told(self, told: Iterable[MemoryBound]) -> None:
-        self._bounds = {key: bound for key, bound in self._bounds.items() if bound.failed}
-        for bound in told:
+        own, self._bounds = self._own(), {}
+        for bound in (*own, *told):
             self._add(bound)
         self._heard = {}
 
@@ -115,16 +111,15 @@ class MemoryBounds:
             for bound in self._bounds.values()
             if bound.loader == loader
             and self.smallest_device <= bound.device_bytes
-            and (bound.failed or by_kind)
+            and (bound.is_own or by_kind)
         ]
         if not bounds:
             return limits
-        narrowed = limits.narrowed(min(bound.largest for bound in bounds))
-        if narrowed is limits:
-            return limits
-        failed = min((bound.failed for bound in bounds if bound.failed), default=None)
-        accumulation = limits.accumulation if failed is None else True
-        return replace(narrowed, failed_atomic=failed, accumulation=accumulation)
+        failed = min((bound.failed for bound in bounds if bound.is_own), default=None)
+        narrowed = limits.narrowed(
+            min(bound.largest for bound in bounds), accumulation=limits.accumulation or failed is not None
+        )
+        return narrowed if narrowed is limits else replace(narrowed, failed_atomic=failed)
 
     def record_fitting(self, loader: str, size: int) -> None:
         """Record that a step with local batches of `size` examples succeeded."""
@@ -162,7 +157,7 @@ class MemoryBounds:
         return {
             "bounds": [
                 [bound.loader, bound.failed, bound.largest, bound.device_bytes]
-                for bound in (*filter(_is_own, self._bounds.values()), *self._told().values())
+                for bound in (*self._own(), *self._told().values())
             ],
             # Without devices, for an earlier release that goes on from this checkpoint.
             "proven": {loader: self._largest_fitting(loader) for loader, _ in self._fitted},
@@ -174,9 +169,10 @@ class MemoryBounds:
             MemoryBound(loader=loader, failed=failed, largest=largest, device_bytes=device)
             for loader, failed, largest, device in state["bounds"]
         ]
-        for bound in filter(_is_own, bounds):
-            self._bounds.setdefault((bound.loader, bound.failed, bound.device_bytes), bound)
-        self._replace_told(bound for bound in bounds if not _is_own(bound))
+        for bound in bounds:
+            if bound.is_own:
+                self._bounds.setdefault((bound.loader, bound.failed, bound.device_bytes), bound)
+        self._replace_told(bound for bound in bounds if not bound.is_own)
         fitted = state.get("fitted")
         if fitted is None:
             fitted = [[loader, self.smallest_device, size] for loader, size in state["proven"].items()]

@@ -8,9 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from pollux_slurm.goodput import ExpectedProgress, agrees, expected_progress, taught_model, training_course
 from pollux_slurm.model import GoodputModel, GradientStatistics, TrainingCourse
-
-# The newest so many of a kind teach sizes, and the newest so many that are over a length, as in the store.
-_OF_EACH_KIND = 12
+from pollux_slurm.store.contract.interface import NEWEST_OF_A_KIND
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -56,15 +54,18 @@ class SharedModels:
     def teach(
         self, name: str, kind: str, own: Mapping[str, GoodputModel], progress: float
     ) -> tuple[dict[str, GoodputModel], ExpectedProgress | None]:
-        """Return a job's models by GPU type with what others know beyond it, and its expected progress."""
+        """Return a job's models by GPU type with what others know beyond it, and its expected progress.
+
+        The newest of its kind teach sizes, and the newest that are over a length, as in the daemon.
+        """
         self._learn(name, kind, own)
         others = [self._jobs[one] for one in reversed(self._of_kind[kind]) if one != name]
-        over = [one for one in others if one.is_over][:_OF_EACH_KIND]
-        known = [one for place, one in enumerate(others) if place < _OF_EACH_KIND or one in over]
+        over = [one for one in others if one.is_over][:NEWEST_OF_A_KIND]
+        known = [one for place, one in enumerate(others) if place < NEWEST_OF_A_KIND or one in over]
         agreeing = [one for one in known if one.agrees(own)]
         if not agreeing:
             return dict(own), None
-        teacher, found = max(agreeing[:_OF_EACH_KIND], key=lambda one: one.seen), dict(own)
+        teacher, found = max(agreeing[:NEWEST_OF_A_KIND], key=lambda one: one.seen), dict(own)
         for gpu_type, model in teacher.models.items():
             taught = taught_model(own.get(gpu_type), replace(model, statistics=teacher.early))
             if taught is not None:
